@@ -1,0 +1,35 @@
+# Two commands do everything on a machine that has Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := $(shell grep -i '^torch==' constraints.txt)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+
+help:            ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+# torch comes first and by its exact pin, so that no other package's range fetches another build.
+$(VENV)/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,dev]'
+	touch $@
+
+demo: $(VENV)/ready   ## train a denoiser on built-in data: a table and a report with pictures
+	$(BIN)/spen reproduce table1 --quick --out demo-output
+
+test: $(VENV)/ready lint   ## lint, types, every test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/ready   ## style and types
+	$(BIN)/ruff check src tests benchmarks examples docs
+	$(BIN)/ruff format --check --quiet src tests benchmarks examples docs
+	$(BIN)/mypy
+
+bench: $(VENV)/ready   ## time and memory of the strategies
+	$(BIN)/python -m benchmarks
+
+clean:           ## remove the environment and everything made
+	rm -rf $(VENV) build dist demo-output

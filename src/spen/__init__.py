@@ -1,0 +1,57 @@
+"""spen: structured prediction by energy minimisation.
+
+You write an energy E(y; F(x)) as a network; ``spen`` predicts by descending it and learns it by back-propagating
+through the descent (Belanger, Yang, McCallum: End-to-End Learning for Structured Prediction Energy Networks, 2017).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from spen.descent.convergence import RelativeChange
+    from spen.descent.minimizer import Minimizer
+    from spen.descent.trajectory import Trajectory
+    from spen.model import SPEN
+    from spen.protocols import Domain, Energy, GradientStrategy, Objective, StepRule
+
+_HOMES = {
+    "SPEN": "spen.model",
+    "Minimizer": "spen.descent.minimizer",
+    "RelativeChange": "spen.descent.convergence",
+    "Trajectory": "spen.descent.trajectory",
+    "Energy": "spen.protocols",
+    "Domain": "spen.protocols",
+    "StepRule": "spen.protocols",
+    "GradientStrategy": "spen.protocols",
+    "Objective": "spen.protocols",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Importing torch takes seconds; the command line's help must not wait for it.
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'spen' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])
+
+
+__all__ = [
+    "SPEN",
+    "Domain",
+    "Energy",
+    "GradientStrategy",
+    "Minimizer",
+    "Objective",
+    "RelativeChange",
+    "StepRule",
+    "Trajectory",
+    "__version__",
+]

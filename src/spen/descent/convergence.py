@@ -1,0 +1,21 @@
+"""When one example has arrived (Sec. 4.3). Every test looks at one example alone, never at its neighbours."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+class RelativeChange:
+    """‖y_t − y_{t−1}‖ ≤ tolerance · ‖y_{t−1}‖, for each example."""
+
+    def __init__(self, tolerance: float) -> None:
+        if not tolerance > 0:
+            raise ValueError(f"the tolerance must be positive, not {tolerance}")
+        self.tolerance = tolerance
+
+    def converged(self, before: Tensor, after: Tensor) -> Tensor:
+        change = (after - before).flatten(1).norm(dim=1)
+        return change <= self.tolerance * before.flatten(1).norm(dim=1)
+
+    def __repr__(self) -> str:
+        return f"RelativeChange({self.tolerance})"

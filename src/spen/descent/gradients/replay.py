@@ -1,0 +1,197 @@
+"""One autograd Function that stores the iterates alone and takes the steps again, backwards (Sec. 4.3).
+
+For a step z' = step(z, h, g), g = ∇E(y(z)), back-propagation needs v, the cotangent of g, and then the two products
+H v and ∂_θ⟨v, ∇E⟩. The step is cheap and autograd differentiates it; the strategies differ only in the products.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spen.descent.gradients.second_order import Products
+from spen.descent.loop import Descend, Path, Step
+from spen.descent.potential import Potential
+from spen.protocols import GradientStrategy
+
+ProductFunction = Callable[[Potential, Tensor, Tensor], Products]
+
+
+class Replayed(GradientStrategy):
+    """A strategy that differentiates the descent step by step from the stored iterates."""
+
+    @abstractmethod
+    def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
+        """H v and ∂⟨v, ∇E⟩ at a point, for features and parameters in the order of the potential."""
+
+    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        return replay(descend, potential, start, self.product)
+
+
+@dataclass
+class Tape:
+    """What the backward pass needs beside the saved tensors."""
+
+    descend: Descend
+    potential: Potential
+    product: ProductFunction
+    last: int | None  # differentiate this many last steps of each example; None: all
+    learned: list[Tensor]  # parameters of rule and domain
+    path: Path = field(default_factory=Path)
+    steps: list[tuple[int, int, list[int], list[int], Tensor | None, Tensor | None]] = field(default_factory=list)
+    autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
+
+
+def replay(
+    descend: Descend, potential: Potential, start: Tensor, product: ProductFunction, *, last: int | None = None
+) -> Path:
+    """Run the loop without a graph; its backward replays the steps with ``product``."""
+    learned: list[Tensor] = [p for part in (descend.rule, descend.domain) for p in part.parameters() if p.requires_grad]
+    tape = Tape(descend, potential.detached(), product, last, learned)
+    inputs = [*potential.feature_tensors(), *potential.parameters(), *learned]
+    results = _Replay.apply(tape, start, *inputs)
+    taken = len(tape.path.outputs)
+    tape.path.outputs, tape.path.gradients = list(results[:taken]), list(results[taken:])
+    return tape.path
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        store = _Store(start)
+        steps: list[Step] = []
+        tape.autocast = _autocast_state(start)
+        # start may be y_0 itself; a fresh alias keeps an input of this Function from being one of its outputs.
+        tape.path = tape.descend(tape.potential, start.detach(), watch=steps.append)
+        tape.steps = [
+            (s.t, store.put(s.z), store.put_all(s.before), store.put_all(s.after), s.active, s.rows) for s in steps
+        ]
+        ctx.save_for_backward(*store.tensors)
+        ctx.set_materialize_grads(False)
+        ctx.tape = tape
+        return (*tape.path.outputs, *tape.path.gradients)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        tape: Tape = ctx.tape
+        device, dtype, enabled = tape.autocast
+        with torch.autocast(device, dtype, enabled=enabled):
+            return (None, *_backward(tape, ctx.saved_tensors, cotangents))
+
+
+class _Store:
+    """Saved tensors, each once: states of consecutive steps share theirs."""
+
+    def __init__(self, start: Tensor) -> None:
+        self.tensors: list[Tensor] = [start]
+        self._index = {id(start): 0}
+
+    def put(self, tensor: Tensor) -> int:
+        if id(tensor) not in self._index:
+            self._index[id(tensor)] = len(self.tensors)
+            self.tensors.append(tensor)
+        return self._index[id(tensor)]
+
+    def put_all(self, tensors: tuple[Tensor, ...]) -> list[int]:
+        return [self.put(t) for t in tensors]
+
+
+def _backward(
+    tape: Tape, saved: tuple[Tensor, ...], cotangents: tuple[Tensor | None, ...]
+) -> tuple[Tensor | None, ...]:
+    descend, taken = tape.descend, len(tape.path.outputs)
+    from_losses, from_gradients = cotangents[:taken], cotangents[taken:]
+    targets: list[Tensor] = [*tape.potential.feature_tensors(), *tape.potential.parameters()]
+    features = len(tape.potential.feature_tensors())
+    totals: list[Tensor | None] = [None] * (len(targets) + len(tape.learned))
+
+    z_bar: Tensor | None = None
+    y_bar: Tensor | None = None
+    state_bar: list[Tensor | None] = []
+    for k in reversed(range(taken)):
+        t, z_at, before, after, active, rows = tape.steps[k]
+        y_bar = _plus(y_bar, from_losses[k])
+        moving = active
+        if tape.last is not None:
+            kept = tape.path.steps_used - tape.last <= t
+            if not bool(kept.any()):
+                return (None, *totals)
+            z_bar, y_bar = _masked(z_bar, kept), _masked(y_bar, kept)
+            state_bar = [_masked(bar, kept) for bar in state_bar]
+            moving = kept if active is None else active & kept
+        with torch.enable_grad():
+            z = saved[z_at].detach().requires_grad_()
+            state = tuple(saved[i].detach().requires_grad_() for i in before)
+            g = descend.rule.recall(state, tuple(saved[i].detach() for i in after)).detach().requires_grad_()
+            new_z, new_state = descend.step(t, z, state, g, active)
+            new_y = descend.domain.output(new_z)
+        outputs = [(new_z, z_bar), (new_y, y_bar), *zip(new_state, state_bar or [None] * len(new_state), strict=True)]
+        z_bar, g_bar, *others = _pull(outputs, [z, g, *state, *tape.learned])
+        state_bar, learned_bars = others[: len(state)], others[len(state) :]
+        for i, bar in enumerate(learned_bars, start=len(targets)):
+            totals[i] = _plus(totals[i], bar)
+        direction = _plus(g_bar, from_gradients[k] if from_gradients else None)
+        y_bar = None
+        if direction is None:
+            continue
+        if tape.last is not None:
+            rows = None if bool(moving.all()) else moving.nonzero().squeeze(1)  # type: ignore[union-attr]
+        with torch.no_grad():
+            point = descend.point(z, descend.domain.output(z)).detach()
+        point_bar, bars = _products(tape, point, direction, rows)
+        for i, bar in enumerate(bars):
+            if bar is not None and i < features and rows is not None:
+                bar = torch.zeros_like(targets[i]).index_copy(0, rows, bar)
+            totals[i] = _plus(totals[i], bar)
+        if descend.domain.through:
+            z_bar = _plus(z_bar, point_bar)
+        else:
+            y_bar = point_bar
+    return (_start_bar(tape, saved[0], z_bar, y_bar), *totals)
+
+
+def _products(tape: Tape, point: Tensor, direction: Tensor, rows: Tensor | None) -> Products:
+    if rows is None:
+        return tape.product(tape.potential, point, direction)
+    part = tape.potential.detached(rows)
+    at_rows, bars = tape.product(part, point.index_select(0, rows), direction.index_select(0, rows))
+    full = None if at_rows is None else torch.zeros_like(point).index_copy(0, rows, at_rows)
+    return full, bars
+
+
+def _start_bar(tape: Tape, start: Tensor, z_bar: Tensor | None, y_bar: Tensor | None) -> Tensor | None:
+    with torch.enable_grad():
+        leaf = start.detach().requires_grad_()
+        z = tape.descend.domain.enter(leaf)
+        y = tape.descend.domain.output(z)
+    (bar,) = _pull([(z, z_bar), (y, y_bar)], [leaf])
+    return bar
+
+
+def _pull(outputs: list[tuple[Tensor, Tensor | None]], inputs: list[Tensor]) -> list[Tensor | None]:
+    """Back-propagate the cotangents that exist, through the outputs that depend on something."""
+    live = [(out, bar) for out, bar in outputs if bar is not None and out.requires_grad]
+    if not live:
+        return [None] * len(inputs)
+    return list(torch.autograd.grad([o for o, _ in live], inputs, [b for _, b in live], allow_unused=True))
+
+
+def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
+    return None if bar is None else bar * kept.view(-1, *[1] * (bar.dim() - 1))
+
+
+def _autocast_state(tensor: Tensor) -> tuple[str, torch.dtype, bool]:
+    kind = tensor.device.type
+    return kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)

@@ -1,0 +1,111 @@
+"""The only loop of the library: y_0 → y_1 → … → y_T (Eq. 10), stopping per example (Sec. 4.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spen.descent.potential import Potential
+from spen.protocols import Convergence, Domain, State, StepRule
+
+GradientFunction = Callable[[Potential, Tensor], tuple[Tensor, Tensor]]  # (∇E, E) of a potential at a point
+
+
+class Step(NamedTuple):
+    """One turn of the loop: all that is needed to take it again."""
+
+    t: int
+    z: Tensor
+    before: State
+    after: State
+    active: Tensor | None  # (B,) bool; None: every example moves
+    rows: Tensor | None  # the indices of the active ones
+
+
+@dataclass
+class Path:
+    """What a descent leaves behind. Lists have one entry per step that was taken."""
+
+    outputs: list[Tensor] = field(default_factory=list)  # y_1 … y_n
+    energies: list[Tensor] = field(default_factory=list)  # E(y_0) … E(y_{n−1}); NaN where an example had stopped
+    gradients: list[Tensor] = field(default_factory=list)  # g_0 … g_{n−1}, if kept; 0 where an example had stopped
+    steps_used: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # (B,)
+    converged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))  # (B,)
+
+
+@dataclass(frozen=True)
+class Descend:
+    """The loop with its parts: call it to run, ``step`` to take one turn's cheap half again."""
+
+    domain: Domain
+    rule: StepRule
+    stop: Convergence | None = None
+    keep_gradients: bool = False
+
+    def __call__(
+        self,
+        potential: Potential,
+        start: Tensor,
+        gradient: GradientFunction = Potential.gradient,
+        watch: Callable[[Step], None] | None = None,
+    ) -> Path:
+        """Descend from ``start``. ``gradient`` says how ∇E is computed; ``watch`` sees every step."""
+        batch = start.shape[0]
+        path = Path(
+            steps_used=torch.full((batch,), self.rule.steps, device=start.device),
+            converged=torch.zeros(batch, dtype=torch.bool, device=start.device),
+        )
+        z = self.domain.enter(start)
+        y = self.domain.output(z)
+        state = self.rule.begin(z)
+        active, rows, moving = None, None, potential
+        for t in range(self.rule.steps):
+            g, energies = _evaluate(gradient, moving, self.point(z, y), rows)
+            before, here = state, z
+            z, state = self.step(t, z, state, g, active)
+            if watch is not None:
+                watch(Step(t, here, before, state, active, rows))
+            previous, y = y, self.domain.output(z)
+            path.outputs.append(y)
+            path.energies.append(energies)
+            if self.keep_gradients:
+                path.gradients.append(g)
+            if self.stop is None:
+                continue
+            arrived = self.stop.converged(previous.detach(), y.detach()) & ~path.converged
+            path.steps_used = path.steps_used.masked_fill(arrived, t + 1)
+            path.converged = path.converged | arrived
+            if bool(arrived.any()):
+                if bool(path.converged.all()):
+                    break
+                active = ~path.converged
+                rows = active.nonzero().squeeze(1)
+                moving = potential.rows(rows)
+        return path
+
+    def point(self, z: Tensor, y: Tensor) -> Tensor:
+        """Where the gradient is taken: at z through the output map, or at y itself."""
+        return z if self.domain.through else y
+
+    def step(self, t: int, z: Tensor, state: State, gradient: Tensor, active: Tensor | None) -> tuple[Tensor, State]:
+        """Rule, domain, and the freezing of examples that have arrived: cheap, and differentiated by autograd."""
+        direction, state = self.rule.update(t, z, gradient, state)
+        moved = self.domain.step(z, direction)
+        if active is not None:
+            moved = torch.where(active.view(-1, *[1] * (z.dim() - 1)), moved, z)
+        return moved, state
+
+
+def _evaluate(
+    gradient: GradientFunction, potential: Potential, point: Tensor, rows: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    if rows is None:
+        return gradient(potential, point)
+    part, energies = gradient(potential, point.index_select(0, rows))
+    full = torch.zeros_like(point).index_copy(0, rows, part.to(point.dtype))
+    values = energies.new_full((point.shape[0],), torch.nan).index_copy(0, rows, energies)
+    return full, values

@@ -1,0 +1,78 @@
+"""argmin_y E(y; F(x)) by unrolled descent, as a module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spen import trees
+from spen.descent.gradients.auto import Auto
+from spen.descent.loop import Descend, Path
+from spen.descent.potential import Potential, check_features, identity
+from spen.descent.trajectory import Trajectory
+from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
+
+
+class Minimizer(nn.Module):
+    """ŷ ≈ argmin_{y ∈ domain} E(y; features), by ``rule``, differentiated by ``gradient`` (Sec. 3).
+
+    ``stop`` freezes each example once it has arrived. ``keep_gradients`` puts dE/dy of every step into the
+    trajectory, for a penalty on it. The same configuration serves training and prediction.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        rule: StepRule,
+        gradient: GradientStrategy | None = None,
+        stop: Convergence | None = None,
+        *,
+        keep_gradients: bool = False,
+    ) -> None:
+        super().__init__()
+        self.domain = domain
+        self.rule = rule
+        self.gradient = Auto() if gradient is None else gradient
+        self.stop = stop
+        self.keep_gradients = keep_gradients
+
+    def forward(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
+        """Descend ``energy`` from ``start`` (what Init returned, one row per example)."""
+        check_features(features, start.shape[0])
+        if not torch.is_floating_point(start):
+            raise ValueError(f"Init must return floating-point numbers to descend from, not {start.dtype}")
+        if torch.is_inference_mode_enabled():
+            # Inference tensors cannot enter autograd, and the descent needs dE/dy: work on ordinary copies.
+            with torch.inference_mode(False), torch.no_grad():
+                return self._descend(energy, trees.tree_map(torch.clone, features), start.clone())
+        return self._descend(energy, features, start)
+
+    def _descend(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
+        descend = Descend(self.domain, self.rule, self.stop, self.keep_gradients)
+        potential = Potential(energy, features, self.domain.output if self.domain.through else identity)
+        path = self._run(descend, potential, start)
+        plain = Potential(energy, trees.tree_map(torch.Tensor.detach, features), identity)
+
+        def score(output: Tensor) -> Tensor:
+            with torch.no_grad():
+                return plain(output)
+
+        return Trajectory(
+            self.domain.output(self.domain.enter(start)),
+            path.outputs,
+            steps=self.rule.steps,
+            steps_used=path.steps_used,
+            converged=path.converged,
+            energies=path.energies,
+            gradients=path.gradients if self.keep_gradients else None,
+            score=score,
+        )
+
+    def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        learns = (*potential.parameters(), *potential.feature_tensors(), *self.parameters(), start)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in learns):
+            return self.gradient.run(descend, potential, start)
+        with torch.no_grad():
+            return descend(potential.detached(), start)

@@ -1,0 +1,122 @@
+"""E_x(y): an energy bound to the features of one batch, ready to be differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spen import trees
+from spen.energies.compose import terms_of
+
+ScoreFunction = Callable[[Tensor, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Potential:
+    """The function whose gradient the descent follows.
+
+    ``energy`` scores outputs; ``view`` maps the point that is differentiated to an output (the identity, or the
+    softmax when a domain differentiates through it).
+    """
+
+    energy: nn.Module
+    features: Any
+    view: Callable[[Tensor], Tensor]
+
+    def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:  # (B, …) -> (B,)
+        output = self.view(point)
+        energies = (self.energy if part is None else part)(output, self.features)
+        if energies.shape != (point.shape[0],):
+            raise ValueError(
+                f"the energy returned shape {tuple(energies.shape)} for a batch of {point.shape[0]}; "
+                f"it must return one number per example, shape ({point.shape[0]},)"
+            )
+        return energies
+
+    def parameters(self) -> list[nn.Parameter]:
+        """What the energy can learn."""
+        return [p for p in self.energy.parameters() if p.requires_grad]
+
+    def feature_tensors(self) -> list[Tensor]:
+        """The features a gradient can reach."""
+        return [leaf for leaf in trees.tensors(self.features) if leaf.requires_grad]
+
+    def detached(self, rows: Tensor | None = None) -> Potential:
+        """The same function (for some rows) with features cut off from F, ready to collect gradients of their own."""
+
+        def cut(f: Tensor) -> Tensor:
+            value = f.detach() if rows is None else f.detach().index_select(0, rows)
+            return value.requires_grad_(f.requires_grad)
+
+        return replace(self, features=trees.tree_map(cut, self.features))
+
+    def rows(self, rows: Tensor | None) -> Potential:
+        """The function for some examples of the batch (None: all of them), still attached to F."""
+        return self if rows is None else replace(self, features=trees.select(self.features, rows))
+
+    def doubled(self) -> Potential:
+        """The function for the batch followed by the batch again."""
+        return replace(self, features=trees.twice(self.features))
+
+    def split(self) -> tuple[ScoreFunction | None, ScoreFunction | None]:
+        """(black box, closed form): the summands whose second derivative is to be estimated, and the exact ones."""
+        terms = terms_of(self.energy)
+        if not any(closed for _, _, closed in terms):
+            return self.energy, None
+        return _added([f for _, f, closed in terms if not closed]), _added([f for _, f, closed in terms if closed])
+
+    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """(∇E, E) at a point, cut off from everything: T of these make a prediction."""
+        with torch.enable_grad():
+            leaf = point.detach().requires_grad_()
+            energies = self(leaf)
+            gradient = input_gradient(energies, leaf, create_graph=False)
+        return gradient, energies.detach()
+
+    def differentiable_gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+        """(∇E, E) with ∇E part of the graph, to be differentiated a second time."""
+        with torch.enable_grad():
+            # A fresh alias: the point may be a feature too (Init may return the image), and only dE/dy is wanted.
+            leaf = point.view_as(point) if point.requires_grad else point.detach().requires_grad_()
+            energies = self(leaf)
+            return input_gradient(energies, leaf, create_graph=True), energies.detach()
+
+
+def check_features(features: Any, batch: int) -> None:
+    """Every tensor of the features must have one row per example, so that rows can leave the batch."""
+    for leaf in trees.tensors(features):
+        if leaf.dim() == 0 or leaf.shape[0] != batch:
+            raise ValueError(
+                f"a feature tensor has shape {tuple(leaf.shape)} in a batch of {batch}; every tensor F returns "
+                "must have one row per example (shared tensors belong to the energy, as buffers or parameters)"
+            )
+
+
+def input_gradient(energies: Tensor, point: Tensor, *, create_graph: bool) -> Tensor:
+    if not energies.requires_grad:
+        raise ValueError("the energy does not depend on y: it has no gradient to descend")
+    (gradient,) = torch.autograd.grad(energies.sum(), point, create_graph=create_graph, allow_unused=True)
+    if gradient is None:
+        raise ValueError("the energy does not depend on y: it has no gradient to descend")
+    return gradient
+
+
+def _added(functions: list[ScoreFunction]) -> ScoreFunction | None:
+    if not functions:
+        return None
+
+    def total(y: Tensor, features: Any) -> Tensor:
+        value, *rest = (function(y, features) for function in functions)
+        for other in rest:
+            value = value + other
+        return value
+
+    return total
+
+
+def identity(point: Tensor) -> Tensor:
+    return point

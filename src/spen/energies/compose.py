@@ -1,0 +1,158 @@
+"""Energies made of energies: E = E^g + Σ_i E_i^l, weighted and smoothed by an entropy (Sec. 4.2 and 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from spen.positive import Positive
+from spen.protocols import Energy, Features
+
+Term = tuple[str, Callable[[Tensor, Features], Tensor], bool]
+
+
+def terms_of(energy: nn.Module) -> list[Term]:
+    """The named summands of any energy; a plain module is one summand."""
+    if isinstance(energy, Energy):
+        return list(energy.terms())
+    return [(type(energy).__name__, energy, False)]
+
+
+class Sum(Energy):
+    """E(y; F) = Σ_k E_k(y; F), each summand under a name: ``Sum(local=unary, prior=network)``.
+
+    Unnamed summands are called by their class. ``a + b`` is ``Sum(a, b)``; sums of sums are flat.
+    """
+
+    def __init__(self, *energies: nn.Module, **named: nn.Module) -> None:
+        super().__init__()
+        self.parts: nn.ModuleDict
+        parts = nn.ModuleDict()
+        for energy in energies:
+            inner = energy.parts.items() if isinstance(energy, Sum) else [(_name(energy), energy)]
+            for name, part in inner:
+                parts[_unused(name, parts)] = part
+        for name, energy in named.items():
+            parts[_unused(name, parts)] = energy
+        if not parts:
+            raise ValueError("a Sum needs at least one energy")
+        self.parts = parts
+
+    def forward(self, y: Tensor, features: Features) -> Tensor:
+        total, *rest = (energy(y, features) for energy in self.parts.values())
+        for value in rest:
+            total = total + value
+        return total
+
+    def terms(self) -> Iterator[Term]:
+        for name, energy in self.parts.items():
+            inner = terms_of(energy)
+            for inner_name, function, closed in inner:
+                yield name if len(inner) == 1 else f"{name}.{inner_name}", function, closed
+
+
+class Scaled(Energy):
+    """w·E(y; F). The weight is fixed, or learned and then positive by construction."""
+
+    def __init__(self, energy: nn.Module, weight: float, *, learned: bool = False) -> None:
+        super().__init__()
+        self.energy = energy
+        self.weight: Positive | float
+        self.weight = Positive(weight, learned=True, name="a learned weight") if learned else float(weight)
+
+    def forward(self, y: Tensor, features: Features) -> Tensor:
+        return self._weight() * self.energy(y, features)
+
+    def terms(self) -> Iterator[Term]:
+        for name, function, closed in terms_of(self.energy):
+            yield name, self._scaled(function), closed
+
+    def _scaled(self, function: Callable[[Tensor, Features], Tensor]) -> Callable[[Tensor, Features], Tensor]:
+        return lambda y, features: self._weight() * function(y, features)
+
+    def _weight(self) -> Tensor | float:
+        return self.weight() if isinstance(self.weight, Positive) else self.weight
+
+    def extra_repr(self) -> str:
+        return "" if isinstance(self.weight, Positive) else f"weight={self.weight}"
+
+
+class Linear(Energy):
+    """E(y; s) = −⟨s, y⟩: local terms that prefer high scores.
+
+    ``scores`` picks s out of the features; without it the features are the scores.
+    """
+
+    def __init__(self, scores: Callable[[Features], Tensor] | None = None) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, y: Tensor, features: Features) -> Tensor:
+        scores = features if self.scores is None else self.scores(features)
+        return -(scores * y).flatten(1).sum(1)
+
+
+class NegativeEntropy(Energy):
+    """−H(y) = Σ y log y: strong convexity for outputs that are probabilities (Sec. 4.2).
+
+    ``over="simplex"`` sums y log y; ``over="box"`` adds (1 − y) log(1 − y) for every coordinate.
+    """
+
+    closed_form = True
+
+    def __init__(self, over: Literal["simplex", "box"] = "simplex") -> None:
+        super().__init__()
+        if over not in ("simplex", "box"):
+            raise ValueError(f'over must be "simplex" or "box", not {over!r}')
+        self.over = over
+
+    def forward(self, y: Tensor, features: Features) -> Tensor:
+        total = _xlogx(y)
+        if self.over == "box":
+            total = total + _xlogx(1 - y)
+        return total.flatten(1).sum(1)
+
+
+class EntropySmoothed(Energy):
+    """E(y; F) − τ Σ_i H(y_i): the energy that marginal inference minimises. Wraps an energy."""
+
+    def __init__(
+        self,
+        energy: nn.Module,
+        temperature: float = 1.0,
+        *,
+        over: Literal["simplex", "box"] = "simplex",
+        learned: bool = False,
+    ) -> None:
+        super().__init__()
+        self.energy = energy
+        self.entropy = Scaled(NegativeEntropy(over), temperature, learned=learned)
+
+    def forward(self, y: Tensor, features: Features) -> Tensor:
+        return self.energy(y, features) + self.entropy(y, features)
+
+    def terms(self) -> Iterator[Term]:
+        yield from terms_of(self.energy)
+        for _, function, closed in terms_of(self.entropy):
+            yield "entropy", function, closed
+
+
+def _xlogx(y: Tensor) -> Tensor:
+    # 1/y² would overflow under the square root of the smallest number; there y log y is zero anyway.
+    floor = torch.finfo(y.dtype).tiny ** 0.5
+    return y * y.clamp_min(floor).log()
+
+
+def _name(energy: nn.Module) -> str:
+    inner = energy.energy if isinstance(energy, Scaled | EntropySmoothed) else energy
+    return type(inner).__name__.lower()
+
+
+def _unused(name: str, taken: nn.ModuleDict) -> str:
+    unique, count = name, 2
+    while unique in taken:
+        unique, count = f"{name}{count}", count + 1
+    return unique

@@ -1,0 +1,86 @@
+"""L = (1/T) Σ_t w_t ℓ(y_t, y*): the loss of the descent itself (Eq. 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal
+
+from torch import Tensor
+
+from spen.descent.trajectory import Trajectory
+from spen.model import SPEN
+from spen.protocols import Loss, Objective
+
+Weights = Literal["harmonic", "last"] | Sequence[float]
+
+
+class EndToEnd(Objective):
+    """(1/T) Σ_t w_t ℓ(y_t, y*), back-propagated through the descent.
+
+    ``weights="harmonic"`` is the paper's w_t = 1/(T − t + 1); ``"last"`` puts all weight on y_T, with no 1/T;
+    a sequence gives w_1 … w_T. The penalties of Sec. 4.2's future work are off unless given:
+    ``change_penalty`` · mean_t ‖y_t − y_{t−1}‖ and ``gradient_penalty`` · mean_t ‖dE/dy_t‖ (the latter needs
+    a Minimizer with keep_gradients=True).
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        *,
+        weights: Weights = "harmonic",
+        change_penalty: float = 0.0,
+        gradient_penalty: float = 0.0,
+    ) -> None:
+        if isinstance(weights, str) and weights not in ("harmonic", "last"):
+            raise ValueError(f'weights must be "harmonic", "last" or one number per step, not {weights!r}')
+        if change_penalty < 0 or gradient_penalty < 0:
+            raise ValueError("a penalty must not be negative")
+        self.loss = loss
+        self.weights = weights
+        self.change_penalty = change_penalty
+        self.gradient_penalty = gradient_penalty
+
+    def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        return self.of(model(x), target)
+
+    def of(self, trajectory: Trajectory, target: Any) -> Tensor:
+        """The loss of a trajectory that is already there."""
+        total = self._iterates(trajectory, target)
+        if self.change_penalty:
+            total = total + self.change_penalty * _change(trajectory)
+        if self.gradient_penalty:
+            norms = [_norm(g).mean() for g in trajectory.gradients]
+            total = total + self.gradient_penalty * sum(norms) / len(norms)
+        return total
+
+    def iterate_weights(self, steps: int) -> list[float]:
+        """w_t / T for t = 1 … T."""
+        if self.weights == "last":
+            return [0.0] * (steps - 1) + [1.0]
+        if self.weights == "harmonic":
+            return [1 / (steps - t + 1) / steps for t in range(1, steps + 1)]
+        if len(self.weights) != steps:
+            raise ValueError(f"the objective has {len(self.weights)} weights for a descent of {steps} steps")
+        return [w / steps for w in self.weights]  # type: ignore[operator]
+
+    def _iterates(self, trajectory: Trajectory, target: Any) -> Tensor:
+        weights = self.iterate_weights(len(trajectory.outputs))
+        # After everyone has arrived, one tensor stands for all further iterates: its weights add up.
+        shared: dict[int, float] = {}
+        for y, w in zip(trajectory.outputs, weights, strict=True):
+            shared[id(y)] = shared.get(id(y), 0.0) + w
+        unique = {id(y): y for y in trajectory.outputs}
+        losses = [shared[key] * self.loss(y, target).mean() for key, y in unique.items() if shared[key]]
+        return sum(losses[1:], losses[0])
+
+
+def _change(trajectory: Trajectory) -> Tensor:
+    iterates = [trajectory.start, *trajectory.outputs]
+    steps = [_norm(b - a).mean() for a, b in pairwise(iterates) if b is not a]
+    return sum(steps[1:], steps[0]) / len(trajectory.outputs)
+
+
+def _norm(x: Tensor) -> Tensor:
+    # √(‖x‖² + tiny): the norm's derivative at 0, where a converged example is, would be NaN.
+    return (x.flatten(1).square().sum(1) + 1e-24).sqrt()

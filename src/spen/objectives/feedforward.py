@@ -1,0 +1,20 @@
+"""ℓ(Init(F(x)), y*): pretraining without descent (Sec. 5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from spen.model import SPEN
+from spen.protocols import Loss, Objective
+
+
+class Feedforward(Objective):
+    """The loss of the feed-forward predictor Init∘F, which starts the descent well."""
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+
+    def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        return self.loss(model.feedforward(x), target).mean()

@@ -1,0 +1,26 @@
+"""Differentiable losses ℓ(y, y*) per example: (B, …), (B, …) -> (B,)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def squared_error(y: Tensor, target: Tensor) -> Tensor:
+    """Mean over coordinates of (y − y*)²."""
+    return (y - target).square().flatten(1).mean(1)
+
+
+def log_loss(y: Tensor, target: Tensor) -> Tensor:
+    """−Σ y* log y over simplices: y and y* hold probabilities along the last dimension."""
+    return -(target * _log(y)).flatten(1).sum(1)
+
+
+def binary_log_loss(y: Tensor, target: Tensor) -> Tensor:
+    """−Σ y* log y + (1 − y*) log(1 − y) over the coordinates of a box."""
+    return -(target * _log(y) + (1 - target) * _log(1 - y)).flatten(1).sum(1)
+
+
+def _log(y: Tensor) -> Tensor:
+    # The floor keeps 1/y finite; a probability below it has underflowed and gets no gradient.
+    return y.clamp_min(torch.finfo(y.dtype).tiny ** 0.5).log()

@@ -1,0 +1,58 @@
+"""Σ max_y [Δ(y, y*) − E(y) + E(y*)]_+: the structured SVM of the first SPEN paper (Eq. 3 and 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spen.model import SPEN
+from spen.protocols import Energy, Features, Loss, Objective
+
+
+class LossAugmented(Energy):
+    """E(y; F) − Δ(y, y*): what a margin violation minimises (Eq. 4). Its features are the pair (F, y*)."""
+
+    def __init__(self, energy: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.energy = energy
+        self.loss = loss
+
+    def forward(self, y: Tensor, features: Features) -> Tensor:
+        inner, target = features
+        return self.energy(y, inner) - self.loss(y, target)
+
+
+class StructuredHinge(Objective):
+    """[Δ(ŷ, y*) − E(ŷ) + E(y*)]_+ with ŷ from loss-augmented inference by the model's own minimiser.
+
+    ``loss`` is Δ, per example and differentiable in y. ``truth`` turns the target into a point of the domain
+    (default: the target is one). The gradient reaches E and F at the two points, not through the search for ŷ.
+    """
+
+    def __init__(self, loss: Loss, *, truth: Any = None) -> None:
+        self.loss = loss
+        self.truth = truth
+
+    def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        features = model.features(x)
+        violating = self.search(model, features, target)
+        truth = target if self.truth is None else self.truth(target)
+        margin = self._cost(violating, target) - model.energy(violating, features)
+        return (margin + model.energy(truth.to(violating.dtype), features)).clamp_min(0).mean()
+
+    def search(self, model: SPEN, features: Features, target: Any) -> Tensor:
+        """argmin_y E(y) − Δ(y, y*), by descent."""
+        with torch.no_grad():
+            augmented = LossAugmented(model.energy, self._cost)
+            return model.minimizer(augmented, (features, target), model.init(features)).output
+
+    def _cost(self, y: Tensor, target: Any) -> Tensor:
+        cost = self.loss(y, target)
+        if cost.shape != (y.shape[0],):
+            raise ValueError(
+                f"the structured hinge needs Δ per example, shape ({y.shape[0]},); the loss returned "
+                f"{tuple(cost.shape)}: sum over everything but the batch"
+            )
+        return cost

@@ -1,0 +1,132 @@
+"""Every interface of the library on one screen.
+
+    x ──F──▶ features ──Init──▶ start ──▶ z_0 ──┐
+                  │                             ▼
+                  └──▶ E(y; features) ──∇──▶ step rule ──▶ domain ──▶ y_1 … y_T ──▶ objective
+
+B is the batch; every tensor that belongs to an example has B as its first dimension.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from spen.descent.loop import Descend, Path
+    from spen.descent.potential import Potential
+    from spen.energies.compose import Scaled, Sum
+    from spen.model import SPEN
+
+Features = Any  # a pytree of batch-first tensors: a tensor, tuple, list, dict or NamedTuple of them
+State = tuple[Tensor, ...]  # what a step rule carries from one step to the next, batch first
+Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
+
+
+class Energy(nn.Module, ABC):
+    """E(y; F(x)): one number per example, low where y is a good answer for x.
+
+    Subclass it and write ``forward``; energies then add up and scale: ``local + 0.5 * prior``.
+    Each example is scored alone: no term may mix rows of the batch.
+    """
+
+    closed_form = False
+    """True for cheap terms with exact second derivatives everywhere, such as an entropy. Strategies that
+    approximate a black box still differentiate these exactly."""
+
+    @abstractmethod
+    def forward(self, y: Tensor, features: Features) -> Tensor:  # (B, …), pytree -> (B,)
+        """The energy of each example."""
+
+    def __call__(self, y: Tensor, features: Features) -> Tensor:
+        return super().__call__(y, features)
+
+    def terms(self) -> Iterator[tuple[str, Callable[[Tensor, Features], Tensor], bool]]:
+        """Yield (name, function, closed_form) of every summand, so that reports can name the guilty one."""
+        yield type(self).__name__, self, self.closed_form
+
+    def __add__(self, other: Energy) -> Sum:
+        from spen.energies.compose import Sum
+
+        return Sum(self, other) if isinstance(other, nn.Module) else NotImplemented
+
+    def __mul__(self, weight: float) -> Scaled:
+        from spen.energies.compose import Scaled
+
+        return Scaled(self, weight) if isinstance(weight, int | float) else NotImplemented
+
+    __rmul__ = __mul__
+
+
+class Domain(nn.Module, ABC):
+    """Where y lives, and how a step stays inside.
+
+    The loop moves coordinates z; people and energies see y = output(z).
+    """
+
+    through = False
+    """True: the gradient is taken with respect to z, through ``output``; False: with respect to y, at output(z)."""
+
+    @abstractmethod
+    def enter(self, start: Tensor) -> Tensor:
+        """The coordinates z_0 of what Init returned."""
+
+    @abstractmethod
+    def output(self, z: Tensor) -> Tensor:
+        """y, a point of the domain."""
+
+    @abstractmethod
+    def step(self, z: Tensor, direction: Tensor) -> Tensor:
+        """The coordinates after moving against ``direction`` (the rate is already in it)."""
+
+    @abstractmethod
+    def lift(self, y: Tensor, tangent: Tensor) -> Tensor:
+        """J e: a direction along which y can move and stay inside, from free coordinates e."""
+
+    @abstractmethod
+    def lower(self, y: Tensor, cotangent: Tensor) -> Tensor:
+        """Jᵀ v, the transpose of ``lift``."""
+
+
+class StepRule(nn.Module, ABC):
+    """(g_t, h_t) → (direction, h_{t+1}): what to do with a gradient. Differentiated by autograd."""
+
+    steps: int
+
+    @abstractmethod
+    def begin(self, z: Tensor) -> State:
+        """h_0."""
+
+    @abstractmethod
+    def update(self, t: int, z: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        """The direction to step against, rate included, and the next state."""
+
+    @abstractmethod
+    def recall(self, before: State, after: State) -> Tensor:
+        """The gradient that led from one state to the next: it need not be stored a second time."""
+
+
+@runtime_checkable
+class Convergence(Protocol):
+    """When one example has arrived."""
+
+    def converged(self, before: Tensor, after: Tensor) -> Tensor:  # (B, …), (B, …) -> (B,) bool
+        ...
+
+
+class GradientStrategy(ABC):
+    """How training differentiates the descent. It receives the loop; the loop knows nothing of it."""
+
+    @abstractmethod
+    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        """Run the loop so that the outputs of the path can be back-propagated."""
+
+
+class Objective(ABC):
+    """A number to minimise over the parameters: objective(model, x, y*) -> scalar."""
+
+    @abstractmethod
+    def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor: ...

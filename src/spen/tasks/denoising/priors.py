@@ -1,0 +1,105 @@
+"""The energies of Sec. 6.1: ‖y − x‖² − 2σ² log P(y) (Eq. 12), with a field of experts or a deep network for P.
+
+Every energy sums over pixels. The paper's network ends in an average, which differs by a constant factor on images
+of one size; with a sum, a prior learned on crops means the same on a whole image.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from spen.energies import Energy, NonNegativeConv2d, SoftAbs, Softplus
+
+Padding = Literal["zeros", "reflect", "replicate"]
+
+
+class Observation(NamedTuple):
+    """F(x): the image and what of it the sensor saw."""
+
+    image: Tensor  # (B, 1, H, W)
+    seen: Tensor  # (B, 1, H, W), 1 where there is a reading, 0 in a hole
+
+
+class DataTerm(Energy):
+    """‖m · (y − x)‖²: stay near the readings; what the sensor did not see (m = 0) is left to the prior."""
+
+    closed_form = True
+
+    def forward(self, y: Tensor, features: Observation) -> Tensor:
+        return ((y - features.image).square() * features.seen).flatten(1).sum(1)
+
+
+class FieldOfExperts(Energy):
+    """−log P(y) = Σ_k ‖SoftAbs(f_k ∗ s·y)‖₁ (Eq. 13 and 14), K learned filters; ``scale`` is s.
+
+    A filter starts as random noise with zero mean: blind to the absolute depth, awake on edges.
+    """
+
+    def __init__(
+        self,
+        filters: int = 32,
+        size: int = 7,
+        *,
+        temperature: float = 25.0,
+        scale: float = 1.0,
+        padding: Padding = "reflect",
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, filters, size, bias=False)
+        self.activation = SoftAbs(temperature)
+        self.scale, self.padding, self.margin = scale, padding, size // 2
+        with torch.no_grad():
+            self.conv.weight.sub_(self.conv.weight.mean((2, 3), keepdim=True))
+
+    def forward(self, y: Tensor, features: Observation) -> Tensor:
+        return self.activation(self.conv(_padded(self.scale * y, self.margin, self.padding))).flatten(1).sum(1)
+
+
+class DeepPrior(Energy):
+    """−log P(y) = DNN(y): 7×7×32, SoftPlus, 7×7×32, SoftPlus, 1×1×1, pooled over the image (Eq. 15)."""
+
+    def __init__(
+        self,
+        width: int = 32,
+        size: int = 7,
+        *,
+        temperature: float = 25.0,
+        scale: float = 1.0,
+        padding: Padding = "zeros",
+    ) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, width, size)
+        self.second = nn.Conv2d(width, width, size)
+        self.last = nn.Conv2d(width, 1, 1, bias=False)  # a constant of the energy has no gradient
+        self.activation = Softplus(temperature)
+        self.scale, self.padding, self.margin = scale, padding, size // 2
+
+    def forward(self, y: Tensor, features: Observation) -> Tensor:
+        hidden = self.activation(self.first(_padded(self.scale * y, self.margin, self.padding)))
+        hidden = self.activation(self.second(_padded(hidden, self.margin, self.padding)))
+        return self.last(hidden).flatten(1).sum(1)
+
+
+class ConvexDeepPrior(Energy):
+    """The deep prior as an input-convex network: every kernel ≥ 0, which the paper found hinders denoising."""
+
+    def __init__(self, width: int = 32, size: int = 7, *, temperature: float = 25.0, scale: float = 1.0) -> None:
+        super().__init__()
+        self.first = NonNegativeConv2d(1, width, size)
+        self.second = NonNegativeConv2d(width, width, size)
+        self.last = NonNegativeConv2d(width, 1, 1, bias=False)
+        self.activation = Softplus(temperature)
+        self.scale = scale
+
+    def forward(self, y: Tensor, features: Observation) -> Tensor:
+        hidden = self.activation(self.first(self.scale * y))
+        return self.last(self.activation(self.second(hidden))).flatten(1).sum(1)
+
+
+def _padded(image: Tensor, margin: int, mode: Padding) -> Tensor:
+    around = (margin, margin, margin, margin)
+    return F.pad(image, around) if mode == "zeros" else F.pad(image, around, mode=mode)

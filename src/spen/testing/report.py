@@ -1,0 +1,13 @@
+"""The one way a contract fails."""
+
+from __future__ import annotations
+
+
+class ContractError(AssertionError):
+    """A part breaks its contract; the message says how, in a sentence."""
+
+
+def require(holds: bool, sentence: str) -> None:
+    """Fail with the sentence unless it holds."""
+    if not holds:
+        raise ContractError(sentence)

@@ -1,0 +1,36 @@
+"""Features are pytrees of batch-first tensors: the few things the core does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Apply ``function`` to every tensor; leave everything else as it is."""
+    return pytree.tree_map(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, tree)
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    """The tensors of the tree, in a fixed order."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def rebuild(tree: Any, leaves: list[Tensor]) -> Any:
+    """The same tree with its tensors replaced, in the order of ``tensors``."""
+    remaining = iter(leaves)
+    return tree_map(lambda _: next(remaining), tree)
+
+
+def select(tree: Any, rows: Tensor) -> Any:
+    """The given examples of every tensor."""
+    return tree_map(lambda leaf: leaf.index_select(0, rows), tree)
+
+
+def twice(tree: Any) -> Any:
+    """Every example two times: the whole batch, then the whole batch again."""
+    return tree_map(lambda leaf: torch.cat([leaf, leaf]), tree)

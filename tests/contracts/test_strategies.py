@@ -1,0 +1,74 @@
+"""Strategy × domain × rule: parameters, features, Init and rates, by value."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from spen.domains import Domain
+from spen.gradients import Auto, Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy, Truncated
+from spen.objectives import EndToEnd, squared_error
+from spen.protocols import StepRule
+from spen.testing import check_strategy
+from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model, gradients_of
+
+STRATEGIES: list[tuple[GradientStrategy, float]] = [
+    (Checkpointed(), 1e-8),
+    (ForwardOverReverse(), 1e-8),
+    (FiniteDifference(), 1e-5),
+    (FiniteDifference(doubled=False), 1e-5),
+    (Truncated(4), 1e-8),
+    (Truncated(4, through=ForwardOverReverse()), 1e-8),
+    (Auto(repeats=1), 1e-5),
+]
+
+
+@pytest.mark.parametrize("domain", all_domains(), ids=str)
+@pytest.mark.parametrize(("strategy", "tolerance"), STRATEGIES, ids=lambda s: str(s)[:40])
+def test_strategy_agrees_with_exact(strategy: GradientStrategy, tolerance: float, domain: Domain) -> None:
+    check_strategy(strategy, tolerance=tolerance, domains=[domain])
+
+
+@pytest.mark.parametrize("stopping", [False, True], ids=["fixed", "stopping"])
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda r: type(r).__name__)
+@pytest.mark.parametrize("domain", all_domains(), ids=str)
+def test_exact_agrees_with_numerical_differentiation(domain: Domain, rule: StepRule, stopping: bool) -> None:
+    """Along random directions in every parameter and in x: (L(θ + εd) − L(θ − εd)) / 2ε = ⟨∇L, d⟩."""
+    stop = dividing_stop(domain, rule) if stopping else None
+    model, x, target = example_model(domain, rule, Exact(), stop, keep_gradients=True)
+    objective = EndToEnd(squared_error, change_penalty=0.01, gradient_penalty=0.01)
+    gradients = gradients_of(model, x, target, objective)
+    named: dict[str, Tensor] = {**dict(model.named_parameters()), "x": x}
+    # By themselves: an early stop that flips would show up as a jump of one of them only.
+    for name, tensor in named.items():
+        direction = torch.randn_like(tensor)
+        reach = 1e-6
+
+        def moved(sign: int, tensor: Tensor = tensor, step: Tensor = reach * direction) -> float:
+            with torch.no_grad():
+                tensor.add_(sign * step)
+                value = float(objective(model, x, target))
+                tensor.sub_(sign * step)
+            return value
+
+        slope = (moved(1) - moved(-1)) / (2 * reach)
+        claimed = float((gradients[name] * direction).sum())
+        assert slope == pytest.approx(claimed, abs=2e-7, rel=1e-4), name
+
+
+def test_the_rates_and_init_get_gradients() -> None:
+    """The comparison above would also pass if all of these were zero."""
+    for domain in all_domains():
+        model, x, target = example_model(domain, all_rules()[1], Exact())
+        gradients = gradients_of(model, x, target, EndToEnd(squared_error))
+        for part in ("features.0.weight", "init.0.weight", "minimizer.rule.rates.log", "x"):
+            assert gradients[part].abs().max() > 1e-6, (domain, part)
+
+
+def test_the_dividing_stop_divides() -> None:
+    """Otherwise the tests with early stopping would test nothing."""
+    for domain in all_domains():
+        for rule in all_rules():
+            model, x, _ = example_model(domain, rule, Exact(), dividing_stop(domain, rule))
+            assert len(set(model(x).steps_used.tolist())) > 1, (domain, type(rule))

@@ -1,0 +1,359 @@
+"""The loop: known answers, independence of the batch, stopping, modes, errors."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spen
+from spen.domains import Box, Domain, Reals, Simplex
+from spen.energies import Linear
+from spen.gradients import Auto, Checkpointed, Exact, FiniteDifference, GradientStrategy, Truncated
+from spen.objectives import EndToEnd, squared_error
+from spen.protocols import Energy
+from spen.rules import LBFGS, GradientDescent, Momentum
+from spen.testing import Problem, known_problems
+from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model, gradients_of
+
+
+@pytest.mark.parametrize("problem", known_problems(), ids=lambda p: p.name)
+def test_the_descent_finds_the_known_minimiser(problem: Problem) -> None:
+    # The entropy bends like 1/y for a projected step; through the softmax its gradient shrinks like y.
+    rate = {"linear with entropy, projected": 0.005, "linear with entropy, through_logits": 8.0}.get(problem.name, 0.4)
+    minimizer = spen.Minimizer(problem.domain, Momentum(3000, rate, decay=0.5), stop=spen.RelativeChange(1e-12))
+    trajectory = minimizer(problem.energy, problem.features, problem.start)
+    assert bool(trajectory.converged.all())
+    assert torch.allclose(trajectory.output, problem.answer, atol=1e-6)
+
+
+def test_lbfgs_solves_a_quadratic_in_few_steps() -> None:
+    problem = known_problems()[0]
+    gradient = spen.Minimizer(Reals(), GradientDescent(10, 0.4))(problem.energy, problem.features, problem.start)
+    newton = spen.Minimizer(Reals(), LBFGS(10, 1.0, memory=6))(problem.energy, problem.features, problem.start)
+    far = (gradient.output - problem.answer).norm()
+    assert (newton.output - problem.answer).norm() < 0.02 * far
+
+
+def test_lbfgs_options_do_something() -> None:
+    problem = known_problems()[0]
+
+    def output(**options: float) -> Tensor:
+        return spen.Minimizer(Reals(), LBFGS(6, **options))(problem.energy, problem.features, problem.start).output  # type: ignore[arg-type]
+
+    assert not torch.allclose(output(memory=1), output(memory=5))
+    assert not torch.allclose(output(first_rate=0.1), output(first_rate=0.5))
+    assert not torch.allclose(output(rate=0.5), output(rate=1.0))
+
+
+@pytest.mark.parametrize("domain", all_domains(), ids=str)
+def test_an_example_does_not_know_its_neighbours(domain: Domain) -> None:
+    """Outputs, steps and gradients of one example, alone and among others that stop at other times."""
+    for strategy in (Checkpointed(), Exact()):
+        for rule in all_rules():
+            model, x, target = example_model(domain, rule, strategy, dividing_stop(domain, rule))
+            together = model(x)
+            for i in (0, 3, 5):
+                alone = model(x[i : i + 1])
+                assert torch.allclose(alone.output[0], together.output[i], atol=1e-9)
+                assert int(alone.steps_used) == int(together.steps_used[i])
+            objective = EndToEnd(squared_error)
+            apart = [gradients_of(model, x[i : i + 1], target[i : i + 1], objective)["x"] for i in range(len(x))]
+            whole = gradients_of(model, x, target, objective)["x"]
+            assert torch.allclose(torch.cat(apart) / len(x), whole, atol=1e-9)
+
+
+def test_steps_used_differ_and_energies_stay_after_the_stop() -> None:
+    domain, rule = Simplex("projected"), all_rules(6)[0]
+    model, x, _ = example_model(domain, rule, Checkpointed(), dividing_stop(domain, rule))
+    trajectory = model(x)
+    assert len(set(trajectory.steps_used.tolist())) > 1
+    energies = trajectory.energies
+    assert energies.shape == (7, 6)
+    assert bool(energies.isfinite().all())
+    for i, used in enumerate(trajectory.steps_used.tolist()):
+        assert bool((energies[used:, i] == energies[-1, i]).all())
+        assert all(torch.equal(y[i], trajectory.output[i]) for y in trajectory.outputs[used - 1 :])
+
+
+def test_energies_are_those_of_the_iterates() -> None:
+    model, x, _ = example_model(Simplex("logits"), all_rules()[1], Checkpointed())
+    trajectory = model(x)
+    features = model.features(x)
+    iterates = [trajectory.start, *trajectory.outputs]
+    expected = torch.stack([model.energy(y, features) for y in iterates])
+    assert torch.allclose(trajectory.energies, expected)
+    assert not trajectory.energies.requires_grad
+    assert "steps=4" in repr(trajectory)
+
+
+def test_gradients_are_kept_only_when_asked() -> None:
+    model, x, _ = example_model(Reals(), all_rules()[0], Checkpointed(), keep_gradients=True)
+    trajectory = model(x)
+    features = model.features(x).detach()
+    leaf = trajectory.start.detach().requires_grad_()
+    (expected,) = torch.autograd.grad(model.energy(leaf, features).sum(), leaf)
+    assert torch.allclose(trajectory.gradients[0], expected)
+    model.minimizer.keep_gradients = False
+    with pytest.raises(ValueError, match="build the Minimizer with keep_gradients=True"):
+        _ = model(x).gradients
+
+
+def test_momentum_is_the_papers() -> None:
+    """h ← γh + g; y ← y − η_t h, written out for E = ½‖y − c‖²."""
+    problem = known_problems()[0]
+    rates = [0.3, 0.2, 0.1]
+    minimizer = spen.Minimizer(Reals(), Momentum(3, rates, decay=0.5))
+    y, h = problem.start, torch.zeros_like(problem.start)
+    trajectory = minimizer(problem.energy, problem.features, problem.start)
+    for t, rate in enumerate(rates):
+        h = 0.5 * h + (y - problem.features) @ problem.energy.matrix  # type: ignore[operator]
+        y = y - rate * h
+        assert torch.allclose(trajectory.outputs[t], y)
+
+
+def test_mirror_and_logits_are_one_method_in_other_coordinates() -> None:
+    results = []
+    for update in ("logits", "mirror"):
+        model, x, target = example_model(Simplex(update), all_rules()[1], Exact())  # type: ignore[arg-type]
+        results.append((model(x).output, gradients_of(model, x, target, EndToEnd(squared_error))))
+    (y, g), (y2, g2) = results
+    assert torch.allclose(y, y2)
+    assert all(torch.allclose(g[name], g2[name], atol=1e-12) for name in g)
+    other, x, _ = example_model(Simplex("through_logits"), all_rules()[1], Exact())
+    assert not torch.allclose(other(x).output, y, atol=1e-3)
+
+
+@pytest.mark.parametrize("stop", [None, spen.RelativeChange(0.08)], ids=["fixed", "stopping"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_truncation_is_a_descent_that_starts_later(k: int, stop: spen.RelativeChange | None) -> None:
+    """Truncated(k) for one example = Exact from the detached iterate y_{used − k}, with the remaining rates."""
+    rule = GradientDescent(4, [0.3, 0.25, 0.2, 0.15])
+    model, x, target = example_model(Reals(), rule, Truncated(k), stop)
+    objective = EndToEnd(squared_error, weights="last")
+    for i in range(3):
+        one, goal = x[i : i + 1], target[i : i + 1]
+        trajectory = model(one)
+        used = int(trajectory.steps_used)
+        iterates = [trajectory.start, *trajectory.outputs]
+        begin = max(0, used - k)
+
+        class Fixed(nn.Module):
+            def __init__(self, value: Tensor) -> None:
+                super().__init__()
+                self.value = value
+
+            def forward(self, features: Tensor) -> Tensor:
+                return self.value
+
+        late = copy.deepcopy(model)
+        if begin > 0:
+            late.init = Fixed(iterates[begin].detach())
+        late.minimizer = spen.Minimizer(Reals(), GradientDescent(used - begin, [0.3, 0.25, 0.2, 0.15][begin:used]))
+        late.minimizer.double()
+        late.minimizer.gradient = Exact()
+        expected = gradients_of(late, one, goal, objective)
+        found = gradients_of(model, one, goal, objective)
+        for name, value in expected.items():
+            assert torch.allclose(found[name], value, atol=1e-10), name
+
+
+def test_truncation_cuts_each_example_at_its_own_steps() -> None:
+    domain, rule = Simplex("projected"), all_rules(6)[0]
+    model, x, target = example_model(domain, rule, Truncated(2), dividing_stop(domain, rule))
+    objective = EndToEnd(squared_error)
+    apart = [gradients_of(model, x[i : i + 1], target[i : i + 1], objective) for i in range(len(x))]
+    whole = gradients_of(model, x, target, objective)
+    for name, value in whole.items():
+        mean = torch.cat([a[name] for a in apart]) if name == "x" else sum(a[name] for a in apart)
+        assert torch.allclose(mean / len(x), value, atol=1e-12), name
+
+
+class Pair(NamedTuple):
+    scores: Tensor
+    count: Tensor
+
+
+class PairEnergy(Energy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(3, 3)
+
+    def forward(self, y: Tensor, features: dict[str, object]) -> Tensor:
+        pair: Pair = features["pair"]  # type: ignore[assignment]
+        wave = torch.cos(self.mix(y)).sum(1) * pair.count
+        return wave - (pair.scores * y).sum(1) + y.square().sum(1)
+
+
+class PairFeatures(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        return {"pair": Pair(self.layer(x), torch.arange(len(x))), "note": "a string is left alone"}
+
+
+@pytest.mark.parametrize(
+    "strategy", [Checkpointed(), FiniteDifference(), Auto(repeats=1)], ids=lambda s: type(s).__name__
+)
+@pytest.mark.parametrize("stop", [None, spen.RelativeChange(0.15)], ids=["fixed", "stopping"])
+def test_features_may_be_any_tree(strategy: GradientStrategy, stop: spen.RelativeChange | None) -> None:
+    def gradients(gradient: GradientStrategy) -> list[Tensor]:
+        torch.manual_seed(0)
+
+        class Start(nn.Module):
+            def forward(self, features: dict[str, object]) -> Tensor:
+                return torch.tanh(features["pair"].scores)  # type: ignore[attr-defined]
+
+        model = spen.SPEN(
+            features=PairFeatures(),
+            init=Start(),
+            energy=PairEnergy(),
+            minimizer=spen.Minimizer(Reals(), GradientDescent(4, 0.1), gradient, stop),
+        ).double()
+        loss = EndToEnd(squared_error)(model, torch.randn(5, 2, dtype=torch.float64), torch.zeros(5, 3))
+        return list(torch.autograd.grad(loss, list(model.parameters())))
+
+    for found, expected in zip(gradients(strategy), gradients(Exact()), strict=True):
+        assert torch.allclose(found, expected, atol=1e-8)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
+def test_prediction_in_every_mode(mode: type) -> None:
+    model, x, _ = example_model(Simplex("logits"), all_rules()[1], Auto())
+    expected = model(x).output.detach()
+    with mode():
+        trajectory = model(x)
+        assert torch.allclose(trajectory.output, expected)
+        assert trajectory.energies.shape == (5, 6)
+    assert not trajectory.output.requires_grad
+
+
+def test_the_callers_tensors_and_modes_are_left_alone() -> None:
+    model, x, target = example_model(Reals(), all_rules()[1], Auto(repeats=1))
+    kept = x.clone()
+    for p in model.parameters():
+        p.grad = None
+    EndToEnd(squared_error)(model, x, target)
+    assert torch.equal(x, kept)
+    assert not x.requires_grad
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_a_frozen_model_needs_no_strategy() -> None:
+    class Refuses(GradientStrategy):
+        def run(self, *_: object) -> None:  # type: ignore[override]
+            raise AssertionError("nothing needs a gradient")
+
+    model, x, _ = example_model(Reals(), all_rules()[0], Refuses())
+    model.requires_grad_(False)
+    assert not model(x).output.requires_grad
+
+
+def test_differentiating_the_replay_twice_is_refused() -> None:
+    model, x, target = example_model(Reals(), all_rules()[0], Checkpointed())
+    loss = EndToEnd(squared_error)(model, x, target)
+    (g,) = torch.autograd.grad(loss, [model.init[0].weight], create_graph=True)  # type: ignore[index]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        g.sum().backward()
+
+
+def test_errors_say_what_came_and_what_was_needed() -> None:
+    minimizer = spen.Minimizer(Reals(), GradientDescent(2, 0.1))
+    scores = torch.randn(3, 4)
+    with pytest.raises(
+        ValueError, match=r"a feature tensor has shape \(3, 4\) in a batch of 2; every tensor F returns"
+    ):
+        minimizer(Linear(), scores, torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"Init must return floating-point numbers to descend from, not torch\.int64"):
+        minimizer(Linear(), scores, torch.zeros(3, 4, dtype=torch.long))
+
+    class Flat(Energy):
+        def forward(self, y: Tensor, features: Tensor) -> Tensor:
+            return features.sum(1)
+
+    with pytest.raises(ValueError, match="the energy does not depend on y"):
+        minimizer(Flat(), scores, torch.zeros(3, 4))
+
+    class Whole(Energy):
+        def forward(self, y: Tensor, features: Tensor) -> Tensor:
+            return y.sum()
+
+    with pytest.raises(ValueError, match=r"the energy returned shape \(\) for a batch of 3; it must return one number"):
+        minimizer(Whole(), scores, torch.zeros(3, 4))
+    with pytest.raises(ValueError, match="Init must return a tensor to descend from, not tuple"):
+        spen.SPEN(energy=Linear(), init=_Tuple(), minimizer=minimizer)(scores)
+
+
+class _Tuple(nn.Module):
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        return features, features
+
+
+@pytest.mark.parametrize(
+    ("build", "sentence"),
+    [
+        (lambda: GradientDescent(0), "a descent takes at least one step, not 0"),
+        (lambda: GradientDescent(2, -0.1), "a rate must be positive and finite, not"),
+        (lambda: GradientDescent(2, [0.1]), r"rate must be one number or 2, one per step; it has shape \(1,\)"),
+        (lambda: Momentum(2, decay=1.0), r"the momentum's decay must lie in \[0, 1\), not 1.0"),
+        (lambda: LBFGS(2, memory=0), "L-BFGS needs a memory of at least one pair, not 0"),
+        (lambda: LBFGS(2, first_rate=0.0), "first_rate must be positive, not 0.0"),
+        (lambda: spen.RelativeChange(0), "the tolerance must be positive, not 0"),
+        (lambda: FiniteDifference(radius=0), "the radius must be positive, not 0"),
+        (lambda: Truncated(0), "Truncated needs at least one step to differentiate, not 0"),
+        (lambda: Auto(0), "Auto needs tolerance > 0 and repeats ≥ 1, not 0 and 3"),
+    ],
+)
+def test_bad_options_are_refused(build: object, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        build()  # type: ignore[operator]
+
+
+def test_rates_do_something_and_are_learned_only_when_asked() -> None:
+    problem = known_problems()[0]
+    outputs = [
+        spen.Minimizer(Reals(), GradientDescent(3, r))(problem.energy, problem.features, problem.start).output
+        for r in (0.1, 0.2, [0.1, 0.2, 0.3])
+    ]
+    assert not torch.allclose(outputs[0], outputs[1])
+    assert not torch.allclose(outputs[1], outputs[2])
+    assert list(GradientDescent(3).parameters()) == []
+    learned = list(GradientDescent(3, learn_rates=True).parameters())
+    assert [tuple(p.shape) for p in learned] == [(3,)]
+
+
+def test_bf16_finite_differences_are_refused() -> None:
+    model, x, target = example_model(Box(), GradientDescent(2, 0.1), FiniteDifference())
+    model.to(torch.bfloat16)
+    with pytest.raises(ValueError, match=r"finite differences in torch\.bfloat16 are noise"):
+        EndToEnd(squared_error)(model, x.bfloat16(), target.bfloat16()).backward()
+
+
+def test_the_replay_remembers_autocast() -> None:
+    """The backward pass evaluates the energy in the precision the forward pass used."""
+    seen: list[bool] = []
+
+    class Watching(Energy):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, y: Tensor, features: Tensor) -> Tensor:
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return torch.cos(self.layer(y)).float().square().sum(1)
+
+    model = spen.SPEN(
+        energy=Watching(),
+        init=nn.Identity(),
+        minimizer=spen.Minimizer(Reals(), GradientDescent(2, 0.1), Checkpointed()),
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = EndToEnd(squared_error)(model, torch.randn(2, 4), torch.zeros(2, 4))
+    loss.backward()
+    assert seen == [True] * 4

@@ -1,0 +1,127 @@
+"""What a training step keeps and how often it asks the energy (Sec. 4.3)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spen
+from spen.domains import Reals
+from spen.energies import Scaled, Sum
+from spen.gradients import Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
+from spen.objectives import EndToEnd, squared_error
+from spen.rules import GradientDescent, Momentum
+from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
+from spen.testing.problems import Quadratic
+from tests.helpers import Counting, saved_for_backward
+
+
+class Image(nn.Module):
+    def forward(self, features: Observation) -> Tensor:
+        return features.image
+
+
+def _observation(batch: int = 2, height: int = 24, width: int = 32) -> Observation:
+    image = torch.rand(batch, 1, height, width)
+    return Observation(image, torch.ones_like(image))
+
+
+def _denoiser(steps: int, gradient: GradientStrategy) -> spen.SPEN:
+    return spen.SPEN(
+        energy=Sum(local=DataTerm(), prior=Scaled(DeepPrior(), 0.05, learned=True)),
+        init=Image(),
+        minimizer=spen.Minimizer(Reals(), Momentum(steps, 0.05, decay=0.25, learn_rates=True), gradient),
+    )
+
+
+def _saved_bytes(steps: int, gradient: GradientStrategy) -> int:
+    model, x = _denoiser(steps, gradient), _observation()
+    target = torch.zeros_like(x.image)
+    with saved_for_backward() as saved:
+        loss = EndToEnd(squared_error)(model, x, target)
+    total = saved.bytes
+    loss.backward()
+    return total
+
+
+@pytest.mark.parametrize("strategy", [Checkpointed(), FiniteDifference(), ForwardOverReverse()], ids=str)
+def test_saved_memory_of_the_deep_prior(strategy: GradientStrategy) -> None:
+    """At T = 20 at most 1/25 of Exact's, and one more step costs one iterate and one state, no more.
+
+    The loss itself keeps y_t − y* for every iterate, whatever the strategy: one iterate more per step.
+    """
+    iterate = 2 * 24 * 32 * 4
+    assert _saved_bytes(20, strategy) <= _saved_bytes(20, Exact()) / 25
+    growth = (_saved_bytes(24, strategy) - _saved_bytes(20, strategy)) / 4
+    losses = iterate
+    assert growth <= 2 * iterate + losses + 64
+
+
+def _counted(gradient: GradientStrategy, stop: spen.RelativeChange | None = None) -> tuple[spen.SPEN, Counting]:
+    counting = Counting(Quadratic(torch.diag(torch.tensor([1.0, 2.0, 3.0]))))
+    minimizer = spen.Minimizer(Reals(), GradientDescent(8, 0.2, learn_rates=True), gradient, stop)
+    return spen.SPEN(energy=counting, init=nn.Linear(3, 3), minimizer=minimizer), counting
+
+
+@pytest.mark.parametrize(
+    ("strategy", "backward"),
+    [
+        (Checkpointed(), [5] * 8),
+        (ForwardOverReverse(), [5] * 8),
+        (FiniteDifference(), [10] * 8),
+        (FiniteDifference(doubled=False), [5] * 16),
+        (Exact(), []),
+    ],
+    ids=str,
+)
+def test_evaluations_are_counted(strategy: GradientStrategy, backward: list[int]) -> None:
+    """T forward; backward T replays, T doubled batches or 2T single ones, and none for Exact."""
+    model, counting = _counted(strategy)
+    x = torch.randn(5, 3)
+    EndToEnd(squared_error)(model, x, torch.zeros(5, 3)).backward()  # the first call may probe the second derivative
+    counting.rows.clear()
+    loss = EndToEnd(squared_error)(model, x, torch.zeros(5, 3))
+    assert counting.rows == [5] * 8
+    counting.rows.clear()
+    loss.backward()
+    assert counting.rows == backward
+
+
+def test_prediction_takes_one_evaluation_a_step() -> None:
+    model, counting = _counted(Checkpointed())
+    with torch.no_grad():
+        model(torch.randn(5, 3))
+    assert counting.rows == [5] * 8
+
+
+@pytest.mark.parametrize(("strategy", "factor"), [(Checkpointed(), 1), (FiniteDifference(), 2)], ids=str)
+def test_early_stopping_shows_in_the_counts(strategy: GradientStrategy, factor: int) -> None:
+    """An example that starts at its minimum leaves after one step; the others go on without it."""
+    model, counting = _counted(strategy, spen.RelativeChange(1e-6))
+    x = torch.randn(4, 3)
+
+    class Start(nn.Module):
+        def forward(self, features: Tensor) -> Tensor:
+            offset = torch.tensor([0.0, 1.0, 0.0, 2.0])[:, None]
+            return features + offset
+
+    model.init = Start()
+    loss = EndToEnd(squared_error)(model, x.requires_grad_(), torch.zeros(4, 3))
+    assert counting.rows == [4] + [2] * 7
+    counting.rows.clear()
+    loss.backward()
+    assert counting.rows == [2 * factor] * 7 + [4 * factor]
+    trajectory = model(x)
+    assert trajectory.steps_used.tolist() == [1, 8, 1, 8]
+    assert trajectory.converged.tolist() == [True, False, True, False]
+
+
+def test_the_loop_ends_when_all_have_arrived() -> None:
+    model, counting = _counted(Checkpointed(), spen.RelativeChange(0.5))
+    trajectory = model(torch.randn(4, 3))
+    used = int(trajectory.steps_used.max())
+    assert used < 8
+    assert counting.calls == used
+    assert len(trajectory.outputs) == 8
+    assert all(y is trajectory.outputs[used - 1] for y in trajectory.outputs[used:])

@@ -1,0 +1,128 @@
+"""Energies that can be differentiated only once train with FiniteDifference, and Exact says what is wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spen
+from spen.domains import Reals
+from spen.gradients import Auto, Checkpointed, Exact, FiniteDifference, ForwardOverReverse, NotTwiceDifferentiable
+from spen.objectives import EndToEnd, squared_error
+from spen.protocols import Energy
+from spen.rules import Momentum
+
+
+class AttentionEnergy(Energy):
+    """Σ ½‖y − attention(y)‖², with fused attention or the same written out."""
+
+    def __init__(self, width: int = 8, *, fused: bool) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.fused = fused
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        q, k, v = (layer(y)[:, None] for layer in (self.query, self.key, self.value))
+        if self.fused:
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.FLASH_ATTENTION):
+                mixed = F.scaled_dot_product_attention(q, k, v)
+        else:
+            mixed = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]), -1) @ v
+        return 0.5 * (y - features - mixed[:, 0]).square().flatten(1).sum(1)
+
+
+class SquareOnce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)  # type: ignore[attr-defined]
+        return torch.cos(y)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: object, bar: Tensor) -> Tensor:  # type: ignore[override]
+        return -torch.sin(ctx.saved_tensors[0]) * bar  # type: ignore[attr-defined]
+
+
+class CustomEnergy(Energy):
+    def __init__(self, *, once: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.once = once
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        hidden = self.layer(y) + features
+        wave = SquareOnce.apply(hidden) if self.once else torch.cos(hidden)
+        return (wave + 0.1 * y.square()).flatten(1).sum(1)
+
+
+def _gradient(energy: nn.Module, strategy: spen.GradientStrategy) -> Tensor:
+    minimizer = spen.Minimizer(Reals(), Momentum(3, 0.1, decay=0.25), strategy)
+    model = spen.SPEN(energy=energy, init=nn.Identity(), minimizer=minimizer)
+    x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    loss = EndToEnd(squared_error)(model, x, torch.ones(2, 6, 8))
+    inputs = [*energy.parameters(), x]
+    bars = torch.autograd.grad(loss, inputs, allow_unused=True)
+    return torch.cat([(torch.zeros_like(i) if b is None else b).flatten() for i, b in zip(inputs, bars, strict=True)])
+
+
+def _pair(kind: str) -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    if kind == "fused attention":
+        plain, once = AttentionEnergy(fused=False), AttentionEnergy(fused=True)
+    else:
+        plain, once = CustomEnergy(once=False), CustomEnergy(once=kind == "custom Function")
+    once.load_state_dict(plain.state_dict())
+    return plain, torch.compile(once, backend="aot_eager") if kind == "compiled" else once
+
+
+KINDS = ["fused attention", "compiled", "custom Function"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trains_with_finite_differences(kind: str) -> None:
+    plain, once = _pair(kind)
+    expected, found = _gradient(plain, Exact()), _gradient(once, FiniteDifference())
+    assert float((found - expected).norm() / expected.norm()) < 2e-3
+    assert float(expected.norm()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        ("fused attention", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+        ("compiled", "torch.compile"),
+        ("custom Function", "SquareOnce"),
+    ],
+)
+@pytest.mark.parametrize("strategy", [Exact(), Checkpointed()], ids=str)
+def test_exact_names_the_operation(kind: str, operation: str, strategy: spen.GradientStrategy) -> None:
+    _, once = _pair(kind)
+    sentence = rf"has no second derivative: {operation} can be differentiated only once\. Use .*FiniteDifference\(\)"
+    with pytest.raises(NotTwiceDifferentiable, match=sentence):
+        _gradient(once, strategy)
+
+
+def test_forward_over_reverse_says_what_it_cannot_do() -> None:
+    _, once = _pair("custom Function")
+    with pytest.raises(
+        NotTwiceDifferentiable, match=r"CustomEnergy cannot be differentiated forward.*FiniteDifference"
+    ):
+        _gradient(once, ForwardOverReverse())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_finds_the_possible_strategy_and_says_why(kind: str) -> None:
+    plain, once = _pair(kind)
+    auto = Auto(repeats=1)
+    assert "has not chosen yet" in auto.explain()
+    found = _gradient(once, auto)
+    expected = _gradient(plain, Exact())
+    assert float((found - expected).norm() / expected.norm()) < 2e-3
+    text = auto.explain()
+    assert text.startswith("FiniteDifference(radius=None, doubled=True) for ")
+    assert "Exact(): not possible, the energy" in text
+    assert "only once" in text

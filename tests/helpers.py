@@ -1,0 +1,61 @@
+"""Energies that count, and bytes that autograd keeps."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spen.protocols import Energy
+
+
+class Counting(Energy):
+    """Counts the calls of an energy and the rows it was given, and the backward passes through it."""
+
+    def __init__(self, energy: nn.Module) -> None:
+        super().__init__()
+        self.energy = energy
+        self.rows: list[int] = []
+
+    @property
+    def calls(self) -> int:
+        return len(self.rows)
+
+    def forward(self, y: Tensor, features: Any) -> Tensor:
+        self.rows.append(y.shape[0])
+        return self.energy(y, features)
+
+
+class _Kept:
+    """Lives as long as autograd keeps the tensor."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+
+class Saved:
+    """The distinct storages that autograd keeps for a backward pass that has not run yet."""
+
+    def __init__(self) -> None:
+        self._kept: weakref.WeakSet[_Kept] = weakref.WeakSet()
+
+    @property
+    def bytes(self) -> int:
+        storages = {k.tensor.untyped_storage().data_ptr(): k.tensor.untyped_storage().nbytes() for k in self._kept}
+        return sum(storages.values())
+
+    def pack(self, tensor: Tensor) -> _Kept:
+        kept = _Kept(tensor)
+        self._kept.add(kept)
+        return kept
+
+
+@contextmanager
+def saved_for_backward() -> Iterator[Saved]:
+    saved = Saved()
+    with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda kept: kept.tensor):
+        yield saved

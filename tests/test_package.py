@@ -1,0 +1,61 @@
+"""The house: the core imports nothing above it, and importing spen is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import spen
+
+SOURCE = Path(spen.__file__).parent
+CORE = ["energies", "domains", "descent", "objectives", "rounding", "testing"]
+CORE_FILES = ["protocols.py", "model.py", "rules.py", "gradients.py", "trees.py", "positive.py"]
+ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "pytorch_lightning", "typer", "rich", "gradio")
+
+
+def _core_modules() -> list[Path]:
+    return [*(p for d in CORE for p in (SOURCE / d).rglob("*.py")), *(SOURCE / f for f in CORE_FILES)]
+
+
+@pytest.mark.parametrize("path", _core_modules(), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_the_core_imports_nothing_above_it(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [node.module or ""]
+        for name in names:
+            assert not name.startswith(ABOVE), f"{path.name} imports {name}"
+
+
+def test_the_core_runs_on_torch_alone() -> None:
+    """Importing every core module brings in no package beyond torch's own needs."""
+    modules = [
+        "spen." + ".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        for p in _core_modules()
+    ]
+    code = "import importlib, sys\n"
+    code += "".join(f"importlib.import_module({m!r})\n" for m in modules)
+    code += "print([m for m in ('scipy', 'sklearn', 'skimage', 'pytorch_lightning', 'matplotlib') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_importing_spen_does_not_import_torch() -> None:
+    code = "import spen, sys; print('torch' in sys.modules, spen.__version__)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", spen.__version__]
+
+
+def test_public_names_resolve() -> None:
+    for name in spen.__all__:
+        assert getattr(spen, name) is not None
+    assert "Minimizer" in dir(spen)
+    with pytest.raises(AttributeError, match="module 'spen' has no attribute 'Foo'"):
+        _ = spen.Foo

@@ -1,0 +1,193 @@
+"""The checks find what they promise to find, and say it in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from spen.descent.gradients.second_order import Products, exact_product
+from spen.descent.potential import Potential
+from spen.domains import Box
+from spen.gradients import Replayed
+from spen.protocols import Domain, Energy, State, StepRule
+from spen.rules import GradientDescent
+from spen.testing import ContractError, check_domain, check_energy, check_rule, check_strategy
+
+Y = torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4)
+
+
+class Network(Energy):
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), activation, nn.Linear(6, 1)).double()
+
+    def forward(self, y: Tensor, features: None) -> Tensor:
+        return self.net(y).squeeze(1)
+
+
+class Function(Energy):
+    def __init__(self, function: object) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, y: Tensor, features: None) -> Tensor:
+        return self.function(y)  # type: ignore[operator]
+
+
+class WrongBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, y: Tensor) -> Tensor:
+        return y.square()
+
+    @staticmethod
+    def backward(ctx: object, bar: Tensor) -> Tensor:  # type: ignore[override]
+        return bar
+
+
+def test_a_smooth_energy_passes() -> None:
+    check_energy(Network(nn.Softplus()), Y)
+
+
+@pytest.mark.parametrize(
+    ("energy", "sentence"),
+    [
+        (Network(nn.ReLU()), "uses ReLU on the way from y, which has no second derivative"),
+        (Network(nn.LeakyReLU()), "uses LeakyReLU on the way from y"),
+        (Function(lambda y: y.abs().sum(1)), "uses abs on the way from y"),
+        (Network(nn.BatchNorm1d(6)), "cannot score an example alone, in a batch of one: Expected more than 1 value"),
+        (Function(lambda y: (y - y.mean(0)).square().sum(1)), "changes with its neighbours in the batch"),
+        (Function(lambda y: y.square()), r"returned shape \(3, 4\) for a batch of 3; it must return one number"),
+        (Function(lambda y: y.square().sum()), r"returned shape \(\) for a batch of 3"),
+        (Function(lambda y: y.square().sum(1) + torch.rand(3)), "returns different values for the same y"),
+        (Function(lambda y: y.detach().sum(1)), "does not depend on y"),
+        (Function(lambda y: y.sum(1) * torch.inf), "is not finite at the given y"),
+        (Function(lambda y: WrongBackward.apply(y).sum(1)), "the backward pass of the energy is wrong"),
+    ],
+)
+def test_check_energy_finds(energy: Energy, sentence: str) -> None:
+    with pytest.raises(ContractError, match=sentence):
+        check_energy(energy, Y)
+
+
+def test_a_relu_that_y_does_not_pass_is_fine() -> None:
+    weight = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    check_energy(Function(lambda y: (y.square() * torch.relu(weight)).sum(1)), Y)
+
+
+def test_once_differentiable_energies_are_named_or_allowed() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, y: Tensor) -> Tensor:
+            ctx.save_for_backward(y)  # type: ignore[attr-defined]
+            return y.square()
+
+        @staticmethod
+        @torch.autograd.function.once_differentiable
+        def backward(ctx: object, bar: Tensor) -> Tensor:  # type: ignore[override]
+            return 2 * ctx.saved_tensors[0] * bar  # type: ignore[attr-defined]
+
+    energy = Function(lambda y: Square.apply(y).sum(1))
+    with pytest.raises(ContractError, match="no second derivative: Square can be differentiated only once"):
+        check_energy(energy, Y)
+    check_energy(energy, Y, second_derivative=False)
+
+
+def test_check_energy_wants_two_examples() -> None:
+    with pytest.raises(ContractError, match="needs a batch of at least two examples"):
+        check_energy(Network(nn.Tanh()), Y[:1])
+
+
+class Drifting(Domain):
+    """A domain whose parts can be broken one at a time."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def enter(self, start: Tensor) -> Tensor:
+        return start
+
+    def output(self, z: Tensor) -> Tensor:
+        if self.broken == "mixes":
+            return z - z.mean(0)
+        return torch.exp(z) if self.broken == "overflows" else z
+
+    def step(self, z: Tensor, direction: Tensor) -> Tensor:
+        if self.broken == "drifts":
+            return z + 1
+        return z if self.broken == "stuck" else z - direction
+
+    def lift(self, y: Tensor, tangent: Tensor) -> Tensor:
+        return 2 * tangent if self.broken == "transpose" else tangent
+
+    def lower(self, y: Tensor, cotangent: Tensor) -> Tensor:
+        return cotangent
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        ("drifts", "moves y although the direction is zero"),
+        ("stuck", "ignores the direction of a step"),
+        ("overflows", "is not finite for coordinates of ±1e4"),
+        ("mixes", "mixes the examples of a batch"),
+        ("transpose", "lower is not the transpose of lift"),
+    ],
+)
+def test_check_domain_finds(broken: str, sentence: str) -> None:
+    domain: Domain = Drifting(broken)
+    with pytest.raises(ContractError, match=sentence):
+        check_domain(domain)
+
+
+class BrokenRule(StepRule):
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self.steps, self.broken = 3, broken
+
+    def begin(self, z: Tensor) -> State:
+        return (torch.zeros_like(z),)
+
+    def update(self, t: int, z: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        direction = 0.1 * gradient
+        if self.broken == "mixes":
+            direction = direction - direction.mean(0)
+        if self.broken == "cuts":
+            direction = z.detach() * 0 + z - z.detach().clone() * 0
+        if self.broken == "writes":
+            gradient.mul_(1.0).add_(1)
+        return direction, (gradient.clone(),)
+
+    def recall(self, before: State, after: State) -> Tensor:
+        return after[0] + (1 if self.broken == "forgets" else 0)
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        ("mixes", "mixes the examples of a batch"),
+        ("forgets", "recall does not return the gradient"),
+        ("writes", "changes the gradient it was given"),
+        ("cuts", "sends no finite gradient back to the first point"),
+    ],
+)
+def test_check_rule_finds(broken: str, sentence: str) -> None:
+    with pytest.raises(ContractError, match=sentence):
+        check_rule(BrokenRule(broken))
+
+
+def test_check_rule_takes_the_rule_as_it_is() -> None:
+    rule = GradientDescent(2, 0.1)
+    check_rule(rule)
+    assert rule.rates.log.dtype == torch.float32
+
+
+def test_check_strategy_finds_a_wrong_product() -> None:
+    class Doubled(Replayed):
+        def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
+            at_point, rest = exact_product(potential, point, direction)
+            return at_point, [None if r is None else 2 * r for r in rest]
+
+    with pytest.raises(ContractError, match=r"differs from Exact by .* in the gradient of .*, over Box"):
+        check_strategy(Doubled(), domains=[Box()])
