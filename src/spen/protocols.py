@@ -130,3 +130,7 @@ class Objective(ABC):
 
     @abstractmethod
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor: ...
+
+    def predict(self, model: SPEN, x: Any) -> Tensor:
+        """The output that development data is scored on while this objective is trained."""
+        return model(x).output

@@ -59,6 +59,12 @@ class Trajectory:
         values = torch.stack([*rows, final])
         return torch.where(values.isnan() & self._stopped(values), final, values)
 
+    def is_finite(self) -> Tensor:
+        """A single truth value, on the device: every energy met on the way and the prediction are finite."""
+        met = torch.stack(self._energies)
+        fine = met.isfinite() | self._stopped(met)
+        return fine.all() & self.output.detach().isfinite().all()
+
     def _stopped(self, values: Tensor) -> Tensor:  # (T + 1, B): steps an example no longer took
         t = torch.arange(values.shape[0], device=values.device)[:, None]
         return t >= self.steps_used

@@ -18,3 +18,6 @@ class Feedforward(Objective):
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         return self.loss(model.feedforward(x), target).mean()
+
+    def predict(self, model: SPEN, x: Any) -> Tensor:
+        return model.feedforward(x)

@@ -1,0 +1,23 @@
+"""Training: stages, run folders, checkpoints, on Lightning."""
+
+from spen.training.checkpoints import load_weights, save_weights
+from spen.training.fit import fit
+from spen.training.health import DeadEnergyWarning, NonFinite
+from spen.training.run import Run
+from spen.training.sources import Source, TensorSource
+from spen.training.stages import Stage, clamped, joint, pretrain
+
+__all__ = [
+    "DeadEnergyWarning",
+    "NonFinite",
+    "Run",
+    "Source",
+    "Stage",
+    "TensorSource",
+    "clamped",
+    "fit",
+    "joint",
+    "load_weights",
+    "pretrain",
+    "save_weights",
+]

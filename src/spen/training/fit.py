@@ -1,0 +1,209 @@
+"""Train a SPEN in stages, into a run folder, so that it can be killed at any moment and resumed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import RichProgressBar
+from torchmetrics import Metric
+
+from spen.model import SPEN
+from spen.training.checkpoints import SafeCheckpointIO, load_weights, save_weights
+from spen.training.health import DeadEnergyWarning
+from spen.training.module import StageModule
+from spen.training.run import Run, say
+from spen.training.sources import Source
+from spen.training.stages import Stage
+
+
+def fit(
+    model: SPEN,
+    stages: Sequence[Stage],
+    train: Source,
+    dev: Source,
+    metric: Metric,
+    *,
+    out: Path | str,
+    seed: int = 0,
+    recipe: dict[str, Any] | None = None,
+    accelerator: str = "auto",
+    devices: int = 1,
+    progress: bool | None = None,
+    vitals_every: int = 100,
+    seconds: float | None = None,
+) -> Run | None:
+    """Run the stages one after another; return the run, whose weights are the best of the last stage.
+
+    ``metric`` (torchmetrics) scores development data after each epoch: the best epoch is kept and, with a stage's
+    ``patience``, ends it. State is written after every epoch; calling ``fit`` again with the same ``out`` goes on
+    from there and ends with the same weights as a run that was never interrupted. With ``seconds``, stop at the end
+    of the epoch in which they run out and return None: call again to go on. ``devices`` > 1 trains with DDP.
+    The model is left with the best weights.
+    """
+    run = Run.begin(out, recipe or {}, seed)
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    names = [stage.name for stage in stages]
+    if len(set(names)) != len(names):
+        raise ValueError(f"stages need different names, not {names}")
+    for number, stage in enumerate(stages):
+        if not run.finished(number).exists():
+            done = _fit_stage(
+                run,
+                model,
+                stage,
+                number,
+                train,
+                dev,
+                metric,
+                seed,
+                accelerator,
+                devices,
+                progress,
+                vitals_every,
+                deadline,
+            )
+            if not done:
+                return None
+        model.load_state_dict(load_weights(run.best(number)))
+    model.requires_grad_(True)
+    if not run.weights_path.exists() and _is_main_process():
+        run.save(model.state_dict())
+    return run
+
+
+def _fit_stage(
+    run: Run,
+    model: SPEN,
+    stage: Stage,
+    number: int,
+    train: Source,
+    dev: Source,
+    metric: Metric,
+    seed: int,
+    accelerator: str,
+    devices: int,
+    progress: bool | None,
+    vitals_every: int,
+    deadline: float,
+) -> bool:
+    module = StageModule(model, stage, train, dev, metric, seed=seed, stage_number=number, vitals_every=vitals_every)
+    keeper = _Keeper(run, stage, number, higher=bool(metric.higher_is_better), deadline=deadline)
+    callbacks: list[pl.Callback] = [keeper]
+    show = sys.stderr.isatty() if progress is None else progress
+    if show:
+        callbacks.append(RichProgressBar())
+    with warnings.catch_warnings():
+        # Lightning's advice on loaders, loggers and checkpoints is for its own; ours are deliberate.
+        warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=UserWarning)
+        warnings.filterwarnings("always", category=DeadEnergyWarning)
+        logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
+        trainer = pl.Trainer(
+            accelerator=accelerator,
+            devices=devices,
+            # The constant of an energy has no gradient, so some parameters may stay unused.
+            strategy="ddp_find_unused_parameters_true" if devices > 1 else "auto",
+            max_epochs=stage.epochs,
+            gradient_clip_val=stage.clip,
+            callbacks=callbacks,
+            plugins=[SafeCheckpointIO()],
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=show,
+            enable_model_summary=False,
+            num_sanity_val_steps=0,
+            reload_dataloaders_every_n_epochs=1,
+            use_distributed_sampler=False,
+        )
+        state = run.state(number)
+        trainer.fit(module, ckpt_path=str(state) if state.exists() else None)
+    if trainer.interrupted:
+        raise KeyboardInterrupt
+    if keeper.out_of_time:
+        return False
+    if trainer.is_global_zero:
+        run.finished(number).touch()
+    trainer.strategy.barrier()
+    module.metric.cpu()
+    model.cpu() if accelerator == "cpu" else None
+    return True
+
+
+class _Keeper(pl.Callback):
+    """After each epoch: record the scores, keep the best weights, write the state, and decide whether to go on."""
+
+    def __init__(self, run: Run, stage: Stage, number: int, *, higher: bool, deadline: float) -> None:
+        self.run, self.stage, self.number, self.higher, self.deadline = run, stage, number, higher, deadline
+        self.best: float | None = None
+        self.best_epoch = -1
+        self.seconds = 0.0
+        self.out_of_time = False
+        self._began = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "best_epoch": self.best_epoch, "seconds": self.seconds}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.best, self.best_epoch, self.seconds = (state_dict[k] for k in ("best", "best_epoch", "seconds"))
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._finished(trainer.current_epoch - 1):
+            trainer.should_stop = True  # killed between the last state and the mark that the stage is done
+        self._began = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert isinstance(pl_module, StageModule)
+        epoch = trainer.current_epoch
+        score = float(trainer.callback_metrics["dev"])
+        self.seconds += time.monotonic() - self._began
+        if not math.isnan(score) and (self.best is None or (score > self.best if self.higher else score < self.best)):
+            self.best, self.best_epoch = score, epoch
+            if trainer.is_global_zero:
+                save_weights(pl_module.model.state_dict(), self.run.best(self.number))
+        if trainer.is_global_zero:
+            loss = float(torch.stack(pl_module.losses).mean())
+            entry = {
+                "stage": self.stage.name,
+                "epoch": epoch,
+                "loss": loss,
+                "dev": score,
+                "best": self.best_epoch == epoch,
+                "seconds": round(self.seconds, 3),
+                "rates": _rates(pl_module.model),
+                "terms": dict(pl_module.vitals.largest),
+                "reports": list(pl_module.reports),
+            }
+            self.run.record(entry)
+            for report in pl_module.reports:
+                say(report)
+        pl_module.reports.clear()
+        if self.best is None:
+            raise RuntimeError(f"the development score of stage {self.stage.name!r} is not a number in epoch {epoch}")
+        trainer.save_checkpoint(self.run.state(self.number))
+        if self._finished(epoch):
+            trainer.should_stop = True
+        elif time.monotonic() > self.deadline and epoch + 1 < self.stage.epochs:
+            self.out_of_time = trainer.should_stop = True
+
+    def _finished(self, epoch: int) -> bool:
+        patience = self.stage.patience
+        return patience is not None and self.best is not None and epoch - self.best_epoch >= patience
+
+
+def _rates(model: SPEN) -> list[float]:
+    rates = getattr(model.minimizer.rule, "rates", None)
+    return [] if rates is None else [round(r, 6) for r in rates().detach().flatten().tolist()]
+
+
+def _is_main_process() -> bool:
+    return not (torch.distributed.is_available() and torch.distributed.is_initialized()) or (
+        torch.distributed.get_rank() == 0
+    )

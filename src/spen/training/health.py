@@ -1,0 +1,123 @@
+"""Two ways a training run goes wrong in silence: numbers that are not finite, and a global energy that has died."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spen.descent.loop import Descend
+from spen.descent.potential import Potential, ScoreFunction, identity, input_gradient
+from spen.energies.compose import terms_of
+from spen.model import SPEN
+
+
+class NonFinite(RuntimeError):
+    """A NaN or an infinity, with the step, the term and the examples that caused it."""
+
+
+class DeadEnergyWarning(UserWarning):
+    """A term of the energy no longer moves y."""
+
+
+def explain_non_finite(model: SPEN, x: Any, batch: str) -> NonFinite:
+    """Descend once more with eyes open, and name the first thing that is not finite."""
+    with torch.no_grad():
+        features = model.features(x)
+        start = model.init(features)
+    if not bool(start.isfinite().all()):
+        return NonFinite(f"Init returned numbers that are not finite, examples {_rows(start)} of {batch}")
+    domain = model.minimizer.domain
+    descend = Descend(domain, model.minimizer.rule, None)
+    potential = Potential(model.energy, features, domain.output if domain.through else identity).detached()
+    step = -1
+
+    def watched(here: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal step
+        step += 1
+        for name, term, _ in terms_of(model.energy):
+            with torch.enable_grad():
+                leaf = point.detach().requires_grad_()
+                energies = here(leaf, term)
+                gradient = input_gradient(energies, leaf, create_graph=False) if energies.requires_grad else leaf * 0
+            for what, value in (("the energy", energies.detach()), ("the gradient", gradient.detach())):
+                if not bool(value.isfinite().all()):
+                    raise NonFinite(
+                        f"{what} of the term {name!r} is not finite at step {step} of the descent, "
+                        f"examples {_rows(value)} of {batch}: lower the rates or the learning rate, or clip"
+                    )
+        return here.gradient(point)
+
+    try:
+        with torch.no_grad():
+            descend(potential, start, watched)
+    except NonFinite as found:
+        return found
+    names = [n for n, p in model.named_parameters() if p.grad is not None and not bool(p.grad.isfinite().all())]
+    where = f"in {', '.join(names[:3])}" if names else "in the loss"
+    return NonFinite(
+        f"the descent is finite at every step, but back-propagating it is not, {where}, {batch}: "
+        "clip the gradient, lower the rates, or train with fewer steps"
+    )
+
+
+def term_gradients(model: SPEN, x: Any) -> dict[str, float]:
+    """Root mean square of ∂E_k/∂y for every term k: at the prediction or at a point beside it, whichever is larger.
+
+    A data term may rightly vanish at the prediction; a dead one vanishes beside it too.
+    """
+    with torch.no_grad():
+        features = model.features(x)
+        output = model.minimizer(model.energy, features, model.init(features)).output
+    potential = Potential(model.energy, features, identity).detached()
+    sizes = {}
+    for name, term, _ in terms_of(model.energy):
+        sizes[name] = max(_gradient_size(potential, term, point) for point in (output, _beside(output)))
+    return sizes
+
+
+def _gradient_size(potential: Potential, term: ScoreFunction, point: Tensor) -> float:
+    with torch.enable_grad():
+        leaf = point.detach().requires_grad_()
+        energies = potential(leaf, term)
+        if not energies.requires_grad:
+            return 0.0
+        (gradient,) = torch.autograd.grad(energies.sum(), leaf, allow_unused=True)
+    return 0.0 if gradient is None else float(gradient.square().mean().sqrt())
+
+
+def _beside(output: Tensor) -> Tensor:
+    noise = torch.randn(output.shape, generator=torch.Generator().manual_seed(0)).to(output)
+    return output + 0.1 * output.std() * noise
+
+
+class Vitals:
+    """Watches the gradient of each term and says once when one has died."""
+
+    def __init__(self, fall: float = 1e-5) -> None:
+        self.fall = fall
+        self.largest: dict[str, float] = {}
+        self.dead: set[str] = set()
+
+    def observe(self, sizes: dict[str, float]) -> list[str]:
+        """Sentences about the terms that died since the last look."""
+        sentences = []
+        for name, size in sizes.items():
+            self.largest[name] = max(self.largest.get(name, 0.0), size)
+            if name in self.dead or size > self.fall * self.largest[name]:
+                continue
+            self.dead.add(name)
+            sentences.append(
+                f"the term {name!r} of the energy is dead: its gradient in y fell from {self.largest[name]:.1e} to "
+                f"{size:.1e} per coordinate, so it moves nothing and can hardly come back. Start it weaker, warm up "
+                "the learning rate, or scale y so that its non-linearities bend (see docs/training.md)"
+            )
+        for sentence in sentences:
+            warnings.warn(sentence, DeadEnergyWarning, stacklevel=2)
+        return sentences
+
+
+def _rows(value: Tensor) -> list[int]:
+    return (~value.flatten(1).isfinite().all(1) if value.dim() > 1 else ~value.isfinite()).nonzero().flatten().tolist()

@@ -1,0 +1,132 @@
+"""One stage of training as a Lightning module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from spen.descent.trajectory import Trajectory
+from spen.model import SPEN
+from spen.training.health import Vitals, explain_non_finite, term_gradients
+from spen.training.sources import Source, stream
+from spen.training.stages import Stage
+
+
+class _Epoch:
+    """The batches of one epoch, for Lightning: sized and iterable."""
+
+    def __init__(self, source: Source, epoch: int, rank: int, world: int) -> None:
+        self.source, self.epoch, self.rank, self.world = source, epoch, rank, world
+
+    def __len__(self) -> int:
+        return self.source.count(self.world)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        return iter(self.source.batches(self.epoch, self.rank, self.world))
+
+
+class StageModule(pl.LightningModule):
+    """A SPEN, an objective and the parameters it may move; scored on development data after every epoch.
+
+    Random numbers are reseeded from (seed, stage, epoch, process) at the start of each epoch, so an epoch that is
+    run again after an interruption is the same epoch.
+    """
+
+    def __init__(
+        self,
+        model: SPEN,
+        stage: Stage,
+        train: Source,
+        dev: Source,
+        metric: Metric,
+        *,
+        seed: int,
+        stage_number: int,
+        vitals_every: int,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.metric = metric
+        self.stage = stage
+        self.sources = (train, dev)
+        self.seed, self.stage_number, self.vitals_every = seed, stage_number, vitals_every
+        self.vitals = Vitals()
+        self.losses: list[Tensor] = []
+        self.reports: list[str] = []
+        self._batch: Any = None
+        self._trajectory: Trajectory | None = None
+        self._hook = model.minimizer.register_forward_hook(self._see)
+        self._free = stage.trained(model)
+
+    def teardown(self, stage: str) -> None:
+        self._hook.remove()
+
+    def setup(self, stage: str) -> None:
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(name in self._free)
+
+    def train_dataloader(self) -> Any:
+        return _Epoch(self.sources[0], self.current_epoch, self.trainer.global_rank, self.trainer.world_size)
+
+    def val_dataloader(self) -> Any:
+        return _Epoch(self.sources[1], 0, self.trainer.global_rank, self.trainer.world_size)
+
+    def on_train_epoch_start(self) -> None:
+        seed = stream(self.seed, self.stage_number, self.current_epoch, self.global_rank)
+        torch.manual_seed(seed)
+        self.losses.clear()
+
+    def training_step(self, batch: tuple[Any, Any], index: int) -> Tensor:
+        x, target = batch
+        self._batch = (x, index)
+        loss = self.stage.objective(self.model, x, target)
+        self.losses.append(loss.detach())
+        return loss
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        gradients = [p.grad for p in self._free.values() if p.grad is not None]
+        if not gradients:
+            raise ValueError(f"stage {self.stage.name!r} sends no gradient to any parameter it may train")
+        norms = torch.stack(torch._foreach_norm(gradients))
+        finite = norms.isfinite().all() & self.losses[-1].isfinite()
+        if self._trajectory is not None:
+            finite = finite & self._trajectory.is_finite()
+            self._trajectory = None
+        if not bool(finite):
+            x, index = self._batch
+            raise explain_non_finite(self.model, x, f"batch {index} in epoch {self.current_epoch}")
+        if self.vitals_every and self.global_step % self.vitals_every == 0:
+            self.reports += self.vitals.observe(term_gradients(self.model, self._batch[0]))
+
+    def _see(self, minimizer: nn.Module, arguments: Any, trajectory: Trajectory) -> None:
+        self._trajectory = trajectory
+
+    def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
+        x, target = batch
+        self.metric.update(self.stage.objective.predict(self.model, x), target)
+
+    def on_validation_epoch_end(self) -> None:
+        score = self.metric.compute()
+        self.metric.reset()
+        self.log("dev", score, sync_dist=False, rank_zero_only=False)
+
+    def configure_optimizers(self) -> Any:
+        stage = self.stage
+        optimizer = torch.optim.Adam(self._free.values(), lr=stage.learning_rate, weight_decay=stage.weight_decay)
+        if stage.warmup == 0 and stage.decay_to == 1.0:
+            return optimizer
+        total = stage.epochs * self.sources[0].count(self.trainer.world_size)
+
+        def factor(update: int) -> float:
+            rise = min(1.0, (update + 1) / stage.warmup) if stage.warmup else 1.0
+            fall = stage.decay_to + (1 - stage.decay_to) * 0.5 * (1 + math.cos(math.pi * min(1.0, update / total)))
+            return rise * fall
+
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

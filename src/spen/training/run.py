@@ -1,0 +1,147 @@
+"""The folder of a run: everything needed to know what was done, to go on with it, and to use the result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spen.training.checkpoints import load_weights, save_weights
+
+
+@dataclass(frozen=True)
+class Run:
+    """``run.json`` (recipe, seed, versions, hardware), ``metrics.jsonl``, ``model.safetensors``, ``state/``."""
+
+    folder: Path
+
+    @property
+    def weights_path(self) -> Path:
+        return self.folder / "model.safetensors"
+
+    @classmethod
+    def begin(cls, folder: Path | str, recipe: dict[str, Any], seed: int) -> Run:
+        """Open the folder for training. A folder that holds another recipe or seed is refused, not overwritten."""
+        run = cls(Path(folder))
+        run.folder.mkdir(parents=True, exist_ok=True)
+        description = {"recipe": recipe, "seed": seed}
+        if run._file.exists():
+            known = run.description()
+            if {key: known.get(key) for key in description} != json.loads(json.dumps(description)):
+                raise ValueError(
+                    f"{run.folder} holds a run of another recipe or seed; give another folder, "
+                    "or delete it to start anew"
+                )
+            return run
+        _write(run._file, {**description, "versions": versions(), "hardware": hardware(), "commit": commit()})
+        return run
+
+    @classmethod
+    def open(cls, folder: Path | str) -> Run:
+        """An existing run."""
+        run = cls(Path(folder))
+        if not run._file.is_file():
+            raise ValueError(f"{folder} is not a run: it has no run.json")
+        return run
+
+    def description(self) -> dict[str, Any]:
+        """Recipe, seed, versions, hardware, commit."""
+        try:
+            return json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise ValueError(f"{self._file} cannot be read: {error}") from None
+
+    def record(self, entry: dict[str, Any]) -> None:
+        """Add a line to metrics.jsonl, unless this epoch of this stage is there already (after a resume)."""
+        key = (entry.get("stage"), entry.get("epoch"))
+        if any((e.get("stage"), e.get("epoch")) == key for e in self.metrics()):
+            return
+        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of metrics.jsonl; a line cut short by a crash is left out."""
+        path = self.folder / "metrics.jsonl"
+        entries = []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+            try:
+                entries.append(json.loads(line))
+            except json.JSONDecodeError:
+                continue
+        return entries
+
+    def state(self, stage: int) -> Path:
+        """Where the training state of a stage is kept."""
+        return self.folder / "state" / f"stage-{stage}.safetensors"
+
+    def best(self, stage: int) -> Path:
+        """Where the best weights of a stage are kept."""
+        return self.folder / "state" / f"stage-{stage}-best.safetensors"
+
+    def finished(self, stage: int) -> Path:
+        """A file that says a stage is done."""
+        return self.folder / "state" / f"stage-{stage}.done"
+
+    def save(self, weights: dict[str, Tensor]) -> None:
+        """The result."""
+        save_weights(weights, self.weights_path)
+
+    def load(self) -> dict[str, Tensor]:
+        """The trained weights."""
+        if not self.weights_path.is_file():
+            raise ValueError(f"{self.folder} has no trained weights yet: train it to the end, or resume it")
+        return load_weights(self.weights_path)
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "run.json"
+
+
+def versions() -> dict[str, str]:
+    """What this was run with."""
+    found = {"python": platform.python_version()}
+    for package in ("spen", "torch", "numpy", "pytorch-lightning", "safetensors"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def hardware() -> str:
+    """The processor or the graphics card."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}"
+    return f"{os.cpu_count()} cores, {platform.machine()}"
+
+
+def commit() -> str | None:
+    """The commit of the source, where it is a checkout."""
+    here = Path(__file__).parent
+    try:
+        result = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, check=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return result.stdout.strip()
+
+
+def _write(path: Path, value: Any) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal, beside any progress bar."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,69 @@
+"""Where batches come from: a pure function of (seed, epoch), so that a resumed run sees what it would have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from spen import trees
+
+
+class Source(Protocol):
+    """Batches (x, target) of one epoch, for one of ``world`` processes. The same arguments give the same batches."""
+
+    def batches(self, epoch: int, rank: int, world: int) -> Iterator[tuple[Any, Any]]: ...
+
+    def count(self, world: int) -> int:
+        """How many batches each process gets in an epoch."""
+        ...
+
+
+class TensorSource:
+    """Examples held in memory as trees of batch-first tensors.
+
+    ``shuffle`` draws a new order each epoch; a last batch that cannot be shared equally is dropped only if
+    ``drop_last``. With several processes each takes its share of every batch of ``batch_size · world`` examples.
+    """
+
+    def __init__(
+        self, x: Any, target: Any, batch_size: int, *, shuffle: bool = True, drop_last: bool = False, seed: int = 0
+    ) -> None:
+        self.x, self.target = x, target
+        self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
+        sizes = {leaf.shape[0] for leaf in [*trees.tensors(x), *trees.tensors(target)]}
+        if len(sizes) != 1:
+            raise ValueError(f"inputs and targets must have the same number of examples, not {sorted(sizes)}")
+        if batch_size < 1:
+            raise ValueError(f"a batch has at least one example, not {batch_size}")
+        (self.size,) = sizes
+
+    def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
+        order = self._order(epoch)
+        stride = self.batch_size * world
+        for k in range(self.count(world)):
+            rows = order[k * stride + rank * self.batch_size : k * stride + (rank + 1) * self.batch_size]
+            if not len(rows):  # a last batch too small to share: every process must still take part in the step
+                rows = order[-self.batch_size :]
+            yield trees.select(self.x, rows), trees.select(self.target, rows)
+
+    def count(self, world: int = 1) -> int:
+        stride = self.batch_size * world
+        return self.size // stride if self.drop_last else -(-self.size // stride)
+
+    def _order(self, epoch: int) -> Tensor:
+        if not self.shuffle:
+            return torch.arange(self.size)
+        return torch.randperm(self.size, generator=torch.Generator().manual_seed(stream(self.seed, epoch)))
+
+
+def stream(*numbers: int) -> int:
+    """A seed for one of many independent random streams."""
+    value = 0x9E3779B97F4A7C15
+    for number in numbers:
+        value ^= number & 0xFFFFFFFFFFFFFFFF
+        value = (value * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+        value ^= value >> 31
+    return value & 0x7FFFFFFFFFFFFFFF

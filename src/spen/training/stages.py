@@ -1,0 +1,110 @@
+"""pretrain F through Init → clamp the local terms while the global energy trains → everything jointly (Sec. 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from torch import nn
+
+from spen.objectives import Feedforward
+from spen.protocols import Loss, Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One part of training: an objective, and the parameters it may move.
+
+    ``clamp`` holds patterns of parameter names that stay fixed ("features.*", "energy.parts.local.*").
+    ``patience`` ends the stage after that many epochs without improvement on the development set (None: never);
+    the best model of a stage is what the next one starts from. ``clip`` bounds the norm of the gradient, ``warmup``
+    raises the learning rate linearly over that many updates. ``decay_to`` multiplies the learning rate by a cosine
+    from 1 down to this fraction over the stage.
+    """
+
+    name: str
+    objective: Objective
+    epochs: int
+    learning_rate: float = 1e-3
+    clamp: tuple[str, ...] = ()
+    patience: int | None = None
+    clip: float | None = None
+    warmup: int = 0
+    decay_to: float = 1.0
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or not self.learning_rate > 0:
+            raise ValueError(
+                f"stage {self.name!r} needs at least one epoch and a positive learning rate, "
+                f"not {self.epochs} and {self.learning_rate}"
+            )
+        if not 0 < self.decay_to <= 1:
+            raise ValueError(f"stage {self.name!r}: decay_to must lie in (0, 1], not {self.decay_to}")
+
+    def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters this stage moves, by name. A pattern that matches nothing is a mistake."""
+        names = [name for name, _ in model.named_parameters()]
+        for pattern in self.clamp:
+            # F and Init may have nothing to learn; clamping them is still the right thing to ask for.
+            if pattern not in ("features.*", "init.*") and not any(fnmatch(name, pattern) for name in names):
+                raise ValueError(f"stage {self.name!r} clamps {pattern!r}, which names no parameter of the model")
+        free = {n: p for n, p in model.named_parameters() if not any(fnmatch(n, c) for c in self.clamp)}
+        if not free:
+            raise ValueError(f"stage {self.name!r} clamps every parameter: there is nothing to train")
+        return free
+
+
+def pretrain(loss: Loss, *, epochs: int, learning_rate: float = 1e-3, patience: int | None = None) -> Stage:
+    """Fit the feed-forward predictor Init∘F; the energy's own parameters rest."""
+    return Stage(
+        name="pretrain",
+        objective=Feedforward(loss),
+        epochs=epochs,
+        learning_rate=learning_rate,
+        patience=patience,
+    )
+
+
+def clamped(
+    objective: Objective,
+    *,
+    epochs: int,
+    clamp: tuple[str, ...] = ("features.*", "init.*"),
+    learning_rate: float = 1e-3,
+    clip: float | None = 1.0,
+    patience: int | None = None,
+) -> Stage:
+    """Train the global energy while F, Init and whatever else is named stay as they are."""
+    return Stage(
+        name="clamped",
+        objective=objective,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        clamp=clamp,
+        clip=clip,
+        patience=patience,
+    )
+
+
+def joint(
+    objective: Objective,
+    *,
+    epochs: int,
+    learning_rate: float = 1e-3,
+    clip: float | None = 1.0,
+    patience: int | None = None,
+    warmup: int = 0,
+    decay_to: float = 1.0,
+) -> Stage:
+    """Train everything."""
+    return Stage(
+        name="joint",
+        objective=objective,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        clip=clip,
+        patience=patience,
+        warmup=warmup,
+        decay_to=decay_to,
+    )

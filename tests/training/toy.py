@@ -1,0 +1,92 @@
+"""A small training job, as a module to import and as a script to kill: python -m tests.training.toy OUT [options]."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanSquaredError
+
+import spen
+from spen.domains import Simplex
+from spen.energies import EntropySmoothed, Linear, Softplus, Sum
+from spen.gradients import FiniteDifference
+from spen.objectives import EndToEnd, squared_error
+from spen.protocols import Energy
+from spen.rules import Momentum
+from spen.training import Run, Stage, TensorSource, clamped, fit, joint, pretrain
+
+
+class Global(Energy):
+    """A network on the labels and a dropout-free view of the scores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 8), Softplus(2.0), nn.Linear(8, 1))
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return self.net(y.mean(1)).squeeze(1)
+
+
+class MSE(MeanSquaredError):
+    higher_is_better = False
+
+
+def build_model(seed: int = 0) -> spen.SPEN:
+    torch.manual_seed(seed)
+    return spen.SPEN(
+        features=nn.Sequential(
+            nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 12), nn.Unflatten(1, (3, 4))
+        ),
+        init=nn.Identity(),
+        energy=EntropySmoothed(Sum(local=Linear(), prior=Global()), 1.0),
+        minimizer=spen.Minimizer(Simplex(), Momentum(3, 0.5, decay=0.25, learn_rates=True), FiniteDifference()),
+    )
+
+
+def build_data(batch_size: int = 8) -> tuple[TensorSource, TensorSource]:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(96, 6, generator=generator)
+    target = torch.softmax(2 * torch.randn(6, 12, generator=generator).T @ x.T, 0).T.reshape(96, 3, 4)
+    target = target / target.sum(-1, keepdim=True)
+    train = TensorSource(x[:64], target[:64], batch_size)
+    return train, TensorSource(x[64:], target[64:], 16, shuffle=False)
+
+
+def build_stages(epochs: int) -> list[Stage]:
+    objective = EndToEnd(squared_error)
+    return [
+        pretrain(squared_error, epochs=2, learning_rate=0.01),
+        clamped(objective, epochs=2, learning_rate=0.01),
+        joint(objective, epochs=epochs, learning_rate=0.01, warmup=4, decay_to=0.2),
+    ]
+
+
+def train(out: Path, *, epochs: int = 6, seconds: float | None = None, seed: int = 0) -> Run | None:
+    source, dev = build_data()
+    model = build_model(seed)
+    return fit(
+        model,
+        build_stages(epochs),
+        source,
+        dev,
+        MSE(),
+        out=out,
+        seed=seed,
+        recipe={"name": "toy", "epochs": epochs},
+        accelerator="cpu",
+        progress=False,
+        vitals_every=5,
+        seconds=seconds,
+    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--epochs", type=int, default=6)
+    arguments = parser.parse_args()
+    train(arguments.out, epochs=arguments.epochs)
