@@ -1,0 +1,147 @@
+"""The feasible set Q of a labelling, described without reference to any task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+EMPTY = 0
+"""The label of an arc that takes no part: it never violates anything."""
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Q = {y : one label per arc, Σ_{j ∈ group} [y_ij ≠ 0] ≤ 1, Σ_j [y_ij = a] ≤ 1 for a unique label a}.
+
+    Row i (a predicate, say) shares no constraint with another row, so each row is a problem of its own.
+    Arcs outside the mask carry the empty label 0.
+    """
+
+    mask: Tensor  # (B, rows, columns) bool: arcs that may carry a label
+    groups: Tensor  # (B, groups, columns) bool: columns of which a row may use one at most
+    unique_labels: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unique_labels", tuple(int(label) for label in self.unique_labels))
+        if self.mask.dtype != torch.bool or self.mask.dim() != 3:
+            raise ValueError(
+                f"mask is {self.mask.dtype} of shape {tuple(self.mask.shape)} "
+                "but must be bool of shape (B, rows, columns)"
+            )
+        batch, _, columns = self.mask.shape
+        fits = self.groups.dim() == 3 and (self.groups.shape[0], self.groups.shape[2]) == (batch, columns)
+        if self.groups.dtype != torch.bool or not fits:
+            raise ValueError(
+                f"groups is {self.groups.dtype} of shape {tuple(self.groups.shape)} but must be bool of shape "
+                f"({batch}, groups, {columns}) to go with the mask"
+            )
+        if EMPTY in self.unique_labels:
+            raise ValueError("unique_labels holds the empty label 0, which any number of arcs may carry; leave it out")
+        if len(set(self.unique_labels)) != len(self.unique_labels):
+            raise ValueError(f"unique_labels {self.unique_labels} names a label twice; name each once")
+
+    @classmethod
+    def from_conflicts(
+        cls,
+        mask: Tensor,  # (B, rows, columns) bool
+        conflicts: Tensor,  # (B, columns, columns) bool, symmetric
+        unique_labels: Sequence[int] = (),
+    ) -> Constraints:
+        """y_ij ≠ 0 excludes y_ik ≠ 0 wherever conflicts_jk: the pairs are gathered into cliques.
+
+        A clique's at-most-one says the same of integers as its pairs do, and more of fractions: ½ everywhere satisfies
+        every pair, however large the clique.
+        """
+        columns = mask.shape[-1]
+        if conflicts.dtype != torch.bool or tuple(conflicts.shape) != (mask.shape[0], columns, columns):
+            raise ValueError(
+                f"conflicts is {conflicts.dtype} of shape {tuple(conflicts.shape)} but must be bool of shape "
+                f"({mask.shape[0]}, {columns}, {columns})"
+            )
+        if not torch.equal(conflicts, conflicts.transpose(1, 2)):
+            raise ValueError("conflicts is not symmetric; pass conflicts | conflicts.transpose(1, 2)")
+        covers = [_clique_cover(matrix) for matrix in conflicts.cpu().numpy()]
+        groups = np.zeros((len(covers), max((len(cover) for cover in covers), default=0), columns), dtype=bool)
+        for example, cover in enumerate(covers):
+            for place, clique in enumerate(cover):
+                groups[example, place] = clique
+        return cls(mask, torch.from_numpy(groups).to(mask.device), tuple(unique_labels))
+
+    @classmethod
+    def from_spans(
+        cls,
+        mask: Tensor,  # (B, rows, columns) bool
+        starts: Tensor,  # (B, columns) integer
+        ends: Tensor,  # (B, columns) integer, inclusive
+        unique_labels: Sequence[int] = (),
+    ) -> Constraints:
+        """groups_jk = [start_k ≤ start_j ≤ end_k]: the intervals that cover a point exclude one another.
+
+        Every maximal clique of intervals meets at the start of its last interval, so the starts are points enough.
+        """
+        expected = (mask.shape[0], mask.shape[-1])
+        if tuple(starts.shape) != expected or tuple(ends.shape) != expected:
+            raise ValueError(
+                f"starts and ends have shapes {tuple(starts.shape)} and {tuple(ends.shape)} but must both be {expected}"
+            )
+        if bool((ends < starts).any()):
+            raise ValueError("a span ends before it starts; ends are inclusive, so end ≥ start")
+        points = starts[:, :, None]
+        return cls(mask, (starts[:, None, :] <= points) & (points <= ends[:, None, :]), tuple(unique_labels))
+
+    def valid_scores(
+        self,
+        scores: Tensor,  # (B, rows, columns, labels)
+    ) -> Tensor:  # (valid arcs, labels)
+        """s_ija for (i, j) in the mask, in its order; an error unless every label of every arc has a finite score."""
+        if scores.dim() != 4 or scores.shape[:3] != self.mask.shape:
+            raise ValueError(
+                f"scores have shape {tuple(scores.shape)} but must be {tuple(self.mask.shape)} with a dimension for "
+                "the labels after it; give one score per arc and label"
+            )
+        if scores.shape[3] < 1 or not scores.is_floating_point():
+            raise ValueError(
+                f"scores are {scores.dtype} over {scores.shape[3]} labels but must be real numbers over 1 or more"
+            )
+        self.check_labels(scores.shape[3])
+        valid = scores.detach()[self.mask]
+        # Infinities and nan survive a sum, which reads the scores once where isfinite makes four passes.
+        if not bool(torch.isfinite(valid.sum(dtype=torch.float64))):
+            raise ValueError("scores of valid arcs hold nan or infinity; clamp log-probabilities before rounding")
+        return valid
+
+    def check_labels(self, labels: int) -> None:
+        """Raise unless every unique label is one of the labels 1 … A − 1."""
+        for label in self.unique_labels:
+            if not 0 < label < labels:
+                raise ValueError(f"unique label {label} is out of range; there are {labels} labels, 0 to {labels - 1}")
+
+    def conflicts(self) -> Tensor:  # (B, columns, columns) bool
+        """conflicts_jk = [j ≠ k share a group]."""
+        members = self.groups.to(torch.float32)
+        shared = members.transpose(1, 2) @ members > 0
+        return shared & ~torch.eye(shared.shape[-1], dtype=torch.bool, device=shared.device)
+
+
+def _clique_cover(conflicts: np.ndarray) -> list[np.ndarray]:
+    """Cliques that together hold every edge, each grown until no further column fits."""
+    adjacent = conflicts & ~np.eye(len(conflicts), dtype=bool)
+    uncovered = np.triu(adjacent)
+    cliques = []
+    for first, second in np.argwhere(uncovered):
+        if not uncovered[first, second]:
+            continue
+        clique = np.zeros(len(adjacent), dtype=bool)
+        clique[[first, second]] = True
+        fits = adjacent[first] & adjacent[second]
+        while fits.any():
+            newcomer = int(fits.argmax())
+            clique[newcomer] = True
+            fits &= adjacent[newcomer]
+        uncovered[np.ix_(clique, clique)] = False
+        cliques.append(clique)
+    return cliques
