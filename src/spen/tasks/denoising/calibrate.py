@@ -1,0 +1,42 @@
+"""PSNR(strength) = 30 dB, solved on development frames: run `python -m spen.tasks.denoising.calibrate`.
+
+The figures in `sensor` come from it; run it again after any change of the sensor model or of the rooms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from spen.tasks.denoising.data import PEAK_M, DepthPairs, Rooms, find_data
+from spen.tasks.denoising.metrics import mean_over_frames, psnr
+from spen.tasks.denoising.sensor import Sensor, calibrate
+
+
+def strength_for(
+    truths: Sequence[Tensor],  # (1, H, W) each, metres
+    target: float = 30.0,
+) -> float:
+    """The sensor strength at which these maps are read at `target` dB; the same noise at every strength."""
+
+    def score(strength: float) -> float:
+        values = []
+        for seed, truth in enumerate(truths):
+            depth, valid = Sensor(strength)(truth, torch.Generator().manual_seed(seed))
+            values.append(psnr(depth / PEAK_M, truth / PEAK_M, valid & (truth > 0)))
+        return mean_over_frames(torch.stack(values))
+
+    return calibrate(score, target)
+
+
+def main() -> None:
+    rooms = Rooms("dev", 32)
+    print(f"STRENGTH_30DB_ROOMS = {strength_for([rooms.truth(i) for i in range(len(rooms))]):.2f}")
+    pairs = DepthPairs(find_data("denoising/redkitchen"), "dev")
+    print(f"STRENGTH_30DB_REDKITCHEN = {strength_for([pairs.truth(i) for i in range(len(pairs))]):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Where data lies: $SPEN_DATA, else the cache folder, else ../shared/data beside the project."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pooch
+
+__all__ = ["cache_folder", "data_folders", "find_data"]
+
+
+def cache_folder() -> Path:
+    """The folder downloads go to, as the operating system prefers."""
+    return Path(pooch.os_cache("spen"))
+
+
+def data_folders() -> list[Path]:
+    """The folders searched, in order; $SPEN_DATA, where set, is the only one."""
+    if chosen := os.environ.get("SPEN_DATA"):
+        return [Path(chosen)]
+    root = Path(__file__).resolve().parents[3]
+    shared = Path("..") / "shared" / "data"
+    return [cache_folder(), Path.cwd() / shared, root / shared]
+
+
+def find_data(*parts: str) -> Path:
+    """The first of the data folders that holds `parts`, joined with it: find_data("srl", "ewt")."""
+    wanted = Path(*parts)
+    folders = data_folders()
+    for folder in folders:
+        if (folder / wanted).exists():
+            return (folder / wanted).resolve()
+    searched = ", ".join(str(folder) for folder in folders)
+    raise FileNotFoundError(
+        f"no {wanted} under {searched}; set SPEN_DATA to the folder that holds it, or run `spen data fetch`"
+    )

@@ -1,0 +1,165 @@
+"""Sentences → arrays, once: every sentence's tokens, predicates, arguments and arcs, end to end, with offsets.
+
+Arguments of a sentence are the distinct spans that any of its predicates has as a candidate; an arc joins a predicate
+to one of them and carries the arc's features and its gold role. Encoded corpora are kept on disk as plain npz.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spen.tasks.srl.candidates import CandidateRules
+from spen.tasks.srl.features import SLOTS, WORD_SLOTS, FeatureSpace, arc_features
+from spen.tasks.srl.sentences import Argument, Proposition, Props, Sentence
+
+__all__ = ["Encoded", "decode", "encode", "encode_cached"]
+
+Ints = NDArray[np.int32]
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A corpus as arrays. Sentence i owns tokens token_offsets[i]:token_offsets[i+1], and so for the other kinds."""
+
+    token_offsets: Ints  # (sentences + 1,)
+    predicate_offsets: Ints
+    argument_offsets: Ints
+    arc_offsets: Ints
+    words: Ints  # (tokens,)
+    tags: Ints
+    upos: Ints
+    deprels: Ints
+    heads: Ints  # token within the sentence, −1 at the root
+    predicates: Ints  # (predicates,) token within the sentence
+    arguments: Ints  # (arguments, 3) start, end, head
+    arcs: Ints  # (arcs, 3) predicate and argument within the sentence, gold role
+    arc_features: Ints  # (arcs, SLOTS) rows of the feature table, 0 = none
+    arc_words: Ints  # (arcs, WORD_SLOTS) word vocabulary, 0 = none
+    uncovered: Ints  # (predicates,) gold arguments that no candidate covers or whose role training never had
+
+    def __len__(self) -> int:
+        return len(self.token_offsets) - 1
+
+    def save(self, path: str | Path) -> None:
+        """A compressed npz, written whole or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{os.getpid()}.npz")
+        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        np.savez_compressed(part, **arrays)
+        part.replace(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Encoded:
+        """The inverse of save."""
+        with np.load(path, allow_pickle=False) as archive:
+            return cls(**{f.name: archive[f.name] for f in fields(cls)})
+
+
+def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureSpace) -> Encoded:
+    """Candidates and features of every sentence, as the space numbers them."""
+    roles, words = space.index("roles"), space.index("words")
+    tables = space.feature_indices()
+    offsets: list[list[int]] = [[0], [0], [0], [0]]
+    columns: dict[str, list[int]] = {name: [] for name in ("words", "tags", "upos", "deprels", "heads")}
+    predicates: list[int] = []
+    uncovered: list[int] = []
+    arguments: list[tuple[int, int, int]] = []
+    arcs: list[tuple[int, int, int]] = []
+    rows: list[list[int]] = []
+    word_rows: list[list[int]] = []
+    for sentence in sentences:
+        numbers = [words.get(word.lower(), 1) for word in sentence.words]
+        columns["words"] += numbers
+        for name, cells in (("tags", sentence.xpos), ("upos", sentence.upos), ("deprels", sentence.deprels)):
+            index = space.index(name)
+            columns[name] += [index.get(cell, 1) for cell in cells] if cells else [1] * len(sentence)
+        columns["heads"] += sentence.heads
+        candidates = rules(sentence)
+        spans: dict[tuple[int, int], int] = {}
+        for start, end, head, _ in sorted(c for found in candidates for c in found):
+            if (start, end) not in spans:
+                spans[start, end] = len(spans)
+                arguments.append((start, end, head))
+        for k, (proposition, found) in enumerate(zip(sentence.propositions, candidates, strict=True)):
+            gold = {(a.start, a.end): roles.get(a.role, 0) for a in proposition.arguments}
+            labels = [gold.get((c.start, c.end), 0) for c in found]
+            arcs += [(k, spans[c.start, c.end], label) for c, label in zip(found, labels, strict=True)]
+            predicates.append(proposition.predicate)
+            uncovered.append(len(gold) - sum(label > 0 for label in labels))
+        for arc in arc_features(sentence, candidates):
+            rows.append(
+                [
+                    table.get(value, unknown) if value else 0
+                    for value, (table, unknown) in zip(arc.values, tables, strict=True)
+                ]
+            )
+            word_rows.append([numbers[i] if i >= 0 else 0 for i in arc.words])
+        sizes = (len(columns["words"]), len(predicates), len(arguments), len(arcs))
+        for offset, size in zip(offsets, sizes, strict=True):
+            offset.append(size)
+    return Encoded(
+        token_offsets=np.array(offsets[0], np.int32),
+        predicate_offsets=np.array(offsets[1], np.int32),
+        argument_offsets=np.array(offsets[2], np.int32),
+        arc_offsets=np.array(offsets[3], np.int32),
+        **{name: np.array(values, np.int32) for name, values in columns.items()},
+        predicates=np.array(predicates, np.int32),
+        arguments=np.array(arguments, np.int32).reshape(-1, 3),
+        arcs=np.array(arcs, np.int32).reshape(-1, 3),
+        arc_features=np.array(rows, np.int32).reshape(-1, SLOTS),
+        arc_words=np.array(word_rows, np.int32).reshape(-1, len(WORD_SLOTS)),
+        uncovered=np.array(uncovered, np.int32),
+    )
+
+
+def encode_cached(
+    sentences: Sequence[Sentence], rules: CandidateRules, space: FeatureSpace, folder: str | Path
+) -> Encoded:
+    """encode, remembered in the folder under a fingerprint of sentences, rules and space."""
+    digest = hashlib.sha256(f"{_VERSION} {space.digest()}".encode())
+    digest.update(repr(sorted(rules.paths) if rules.paths is not None else None).encode())
+    for sentence in sentences:
+        digest.update(repr(sentence).encode())
+    path = Path(folder) / f"srl-{digest.hexdigest()[:24]}.npz"
+    if path.is_file():
+        return Encoded.load(path)
+    encoded = encode(sentences, rules, space)
+    encoded.save(path)
+    return encoded
+
+
+def decode(
+    encoded: Encoded,
+    sentence: int,
+    labels: NDArray[np.integer[Any]],  # (predicates, arguments) role indices; padding beyond them is ignored
+    roles: Sequence[str],
+    senses: Sequence[str],
+) -> Props:
+    """Role indices of a sentence → its propositions, `senses` naming the predicates in order."""
+    length = int(encoded.token_offsets[sentence + 1] - encoded.token_offsets[sentence])
+    predicates = _slice(encoded.predicates, encoded.predicate_offsets, sentence)
+    arguments = _slice(encoded.arguments, encoded.argument_offsets, sentence)
+    if len(senses) != len(predicates):
+        raise ValueError(f"sentence {sentence} has {len(predicates)} predicates but {len(senses)} senses were given")
+    propositions = []
+    for k, predicate in enumerate(predicates.tolist()):
+        pieces = [Argument(predicate, predicate + 1, "V")]
+        for a, (start, end, _) in enumerate(arguments.tolist()):
+            if labels[k, a] > 0:
+                pieces.append(Argument(start, end, roles[int(labels[k, a])]))
+        propositions.append(Proposition(predicate, senses[k], tuple(sorted(pieces))))
+    return Props(length, tuple(propositions))
+
+
+def _slice(values: Ints, offsets: Ints, i: int) -> Ints:
+    return values[offsets[i] : offsets[i + 1]]

@@ -1,0 +1,302 @@
+"""Discrete features of an arc (predicate p, candidate argument a), after FitzGerald et al. (2015) and the appendix.
+
+An arc is a row of integers. `features` are slots of one table (every template has its own rows of it, one of them for
+values unseen in training): their embeddings are summed, which is the paper's linear map. `words` are slots of the word
+vocabulary, kept apart because their embeddings start from pretrained vectors. Index 0 is padding in both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from spen.tasks.srl.candidates import Candidate, CandidateRules, Tree
+from spen.tasks.srl.sentences import EMPTY, ROOT, Sentence, find_roles, is_core
+
+__all__ = [
+    "PADDING",
+    "SIMPLE_TEMPLATES",
+    "SLOTS",
+    "TEMPLATES",
+    "UNKNOWN",
+    "WORD_SLOTS",
+    "ArcFeatures",
+    "FeatureSpace",
+    "arc_features",
+]
+
+PADDING, UNKNOWN = "<pad>", "<unk>"
+_BAG = 4
+
+# One value each, in this order; the two bags at the end hold up to _BAG values under one template.
+_SINGLE = (
+    "p.word", "p.lemma", "p.tag", "p.relation", "p.voice", "p.frame", "p.parent", "p.before", "p.after", "p.marker",
+    "a.lemma", "a.tag", "a.upos", "a.relation", "a.marker", "a.first", "a.last", "a.first.tag", "a.last.tag",
+    "a.before", "a.after", "a.length", "a.left", "a.right",
+    "path", "route", "route.length", "distance", "position", "verbs.between", "voice+position",
+    "voice+position+relation", "lemma+path", "lemma+relation", "lemma+relation+marker", "lemma+a.lemma",
+    "tag+route", "a.tag+route", "a.lemma+relation", "a.lemma+marker", "relation+marker", "frame+relation",
+    "first+last+route", "lemma+voice+position",
+)  # fmt: skip
+_BAGS = ("p.dependent", "a.dependent")
+TEMPLATES = _SINGLE + _BAGS
+SIMPLE_TEMPLATES = tuple(name for name in TEMPLATES if "+" not in name)
+SLOTS = len(_SINGLE) + _BAG * len(_BAGS)
+WORD_SLOTS = ("predicate", "head", "first", "last", "before", "after", "marker", "left", "right", "parent")
+_SLOT_TEMPLATE = [*range(len(_SINGLE)), *(len(_SINGLE) + i for i in range(len(_BAGS)) for _ in range(_BAG))]
+_NONE = ""
+
+
+class ArcFeatures(NamedTuple):
+    """One arc: a value (or none) per slot, and a token index (or −1) per word slot."""
+
+    values: list[str]
+    words: list[int]
+
+
+@dataclass(frozen=True)
+class _Predicate:
+    """What every arc of a predicate shares."""
+
+    index: int
+    lemma: str
+    tag: str
+    voice: str
+    frame: str
+    values: list[str]
+    bag: list[str]
+
+
+class _Context:
+    """One sentence, prepared for quick look-ups."""
+
+    def __init__(self, sentence: Sentence) -> None:
+        self.sentence, self.tree = sentence, Tree.of(sentence)
+        n = len(sentence)
+        self.forms = [word.lower() for word in sentence.words]
+        self.lemmas = [x.lower() for x in sentence.lemmas] if sentence.lemmas else self.forms
+        self.tags = sentence.xpos or ("_",) * n
+        self.upos = sentence.upos or self.tags
+        self.deprels = sentence.deprels
+        self.markers = [self._marker(i) for i in range(n)]
+        verbs = [0]
+        for tag in self.tags:
+            verbs.append(verbs[-1] + tag.startswith("VB"))
+        self.verbs_before = verbs
+        self.ancestors: dict[int, list[int]] = {}
+
+    def _marker(self, token: int) -> int:
+        """The preposition, subordinator or infinitival `to` that introduces the token; −1 for none."""
+        for child in self.tree.children[token]:
+            if self.deprels[child] in ("case", "mark"):
+                return child
+        return -1
+
+    def up(self, token: int) -> list[int]:
+        """The token and its ancestors, root last."""
+        if token not in self.ancestors:
+            head = self.sentence.heads[token]
+            self.ancestors[token] = [token] if head == ROOT else [token, *self.up(head)]
+        return self.ancestors[token]
+
+    def tag(self, i: int) -> str:
+        return self.tags[i] if 0 <= i < len(self.tags) else "<edge>"
+
+    def form(self, i: int) -> str:
+        return self.forms[i] if 0 <= i < len(self.forms) else "<edge>"
+
+    def predicate(self, p: int) -> _Predicate:
+        children = self.tree.children[p]
+        relations = [self.deprels[c] for c in children]
+        passive = any(r in ("aux:pass", "nsubj:pass", "auxpass", "nsubjpass", "csubj:pass") for r in relations)
+        bare = self.tags[p] == "VBN" and not any(r.startswith("aux") for r in relations)
+        voice = "passive" if passive else "participle" if bare else "active"
+        frame = ".".join(r for r in relations if r != "punct" and not r.startswith("aux"))
+        head, marker = self.sentence.heads[p], self.markers[p]
+        values = [
+            self.forms[p], self.lemmas[p], self.tags[p], self.deprels[p], voice, frame,
+            f"{self.lemmas[head]}/{self.tags[head]}" if head != ROOT else "<root>",
+            f"{self.tag(p - 2)}.{self.tag(p - 1)}", f"{self.tag(p + 1)}.{self.tag(p + 2)}",
+            self.lemmas[marker] if marker >= 0 else _NONE,
+        ]  # fmt: skip
+        # A dependent by its preposition as well as its relation: `obl:with` beside the object decides what that is.
+        told = [c for c in children if self.deprels[c] != "punct"]
+        bag = [f"{self.deprels[c]}:{self.lemmas[self.markers[c]] if self.markers[c] >= 0 else ''}" for c in told[:_BAG]]
+        return _Predicate(p, self.lemmas[p], self.tags[p], voice, frame, values, bag)
+
+    def route(self, p: int, a: int) -> tuple[str, int]:
+        """Relations from p up to the common ancestor and down to a, and their number."""
+        ups, downs = self.up(p), self.up(a)
+        i, j = len(ups), len(downs)
+        while i and j and ups[i - 1] == downs[j - 1]:
+            i, j = i - 1, j - 1
+        rising = "".join("^" + self.deprels[t] for t in ups[:i])
+        falling = "".join("v" + self.deprels[t] for t in reversed(downs[:j]))
+        return rising + falling, i + j
+
+
+def arc_features(sentence: Sentence, candidates: Sequence[Sequence[Candidate]]) -> Iterator[ArcFeatures]:
+    """Features of every arc: propositions in order, and the candidates of each."""
+    if not sentence.propositions:
+        return
+    context = _Context(sentence)
+    for proposition, found in zip(sentence.propositions, candidates, strict=True):
+        predicate = context.predicate(proposition.predicate)
+        for candidate in found:
+            yield _arc(context, predicate, candidate)
+
+
+def _arc(c: _Context, p: _Predicate, a: Candidate) -> ArcFeatures:
+    start, end, h, path = a
+    lemma, tag, relation = c.lemmas[h], c.tags[h], c.deprels[h]
+    mark = c.markers[h]
+    if not start <= mark < end:
+        mark = -1
+    marker = c.lemmas[mark] if mark >= 0 else _NONE
+    before = "<" if end <= p.index else ">"
+    inside = [k for k in c.tree.children[h] if start <= k < end and c.deprels[k] != "punct"]
+    left = next((k for k in inside if k < h and k != mark), -1)
+    right = next((k for k in reversed(inside) if k > h), -1)
+    route, steps = c.route(p.index, h)
+    gap = p.index - end if end <= p.index else start - p.index - 1
+    low, high = (end, p.index) if end <= p.index else (p.index + 1, start)
+    between = c.verbs_before[max(low, high)] - c.verbs_before[low]
+    position = p.voice + before
+    values = [
+        *p.values,
+        lemma, tag, c.upos[h], relation, marker, c.forms[start], c.forms[end - 1], c.tags[start], c.tags[end - 1],
+        f"{c.tag(start - 1)}:{c.form(start - 1)}", f"{c.tag(end)}:{c.form(end)}", _bucket(end - start),
+        f"{c.deprels[left]}:{c.lemmas[left]}" if left >= 0 else _NONE,
+        f"{c.deprels[right]}:{c.lemmas[right]}" if right >= 0 else _NONE,
+        path, route, _bucket(steps), before + _bucket(gap), before, _bucket(between), position,
+        position + relation, f"{p.lemma} {path}", f"{p.lemma} {relation}", f"{p.lemma} {relation} {marker}",
+        f"{p.lemma} {lemma}", f"{p.tag} {route}", f"{tag} {route}", f"{lemma} {relation}", f"{lemma} {marker}",
+        f"{relation} {marker}", f"{p.frame} {relation}", f"{c.tags[start]} {c.tags[end - 1]} {route}",
+        f"{p.lemma} {position}",
+    ]  # fmt: skip
+    values += p.bag + [_NONE] * (_BAG - len(p.bag))
+    dependents = [f"{c.deprels[k]}:{c.tags[k]}" for k in inside[:_BAG]]
+    values += dependents + [_NONE] * (_BAG - len(dependents))
+    n, head = len(c.forms), c.sentence.heads[p.index]
+    words = [
+        p.index, h, start, end - 1, start - 1, end if end < n else -1, mark, left, right, head if head != ROOT else -1,
+    ]  # fmt: skip
+    return ArcFeatures(values, words)
+
+
+def _bucket(size: int) -> str:
+    for edge in (0, 1, 2, 3, 4, 6, 9, 14, 24):
+        if size <= edge:
+            return str(edge)
+    return "25"
+
+
+@dataclass(frozen=True)
+class FeatureSpace:
+    """The integers of roles, words, tags, relations and features, fixed on the training sentences."""
+
+    roles: tuple[str, ...]
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    upos: tuple[str, ...]
+    deprels: tuple[str, ...]
+    features: tuple[tuple[str, ...], ...]  # values of each template, unknown first
+    _indices: dict[str, dict[str, int]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def fit(
+        cls,
+        sentences: Iterable[Sentence],
+        rules: CandidateRules,
+        *,
+        min_count: int = 3,
+        min_word_count: int = 1,
+        extra_words: Iterable[str] = (),
+        templates: Collection[str] = TEMPLATES,
+    ) -> FeatureSpace:
+        """Values seen `min_count` times or more keep a row of their own; the others share their template's unknown.
+
+        `extra_words` (those of the pretrained vectors) enter the word vocabulary however often they occur. Slots of
+        templates that are not in `templates` stay padding: SIMPLE_TEMPLATES is the appendix without conjunctions.
+        """
+        if unknown := set(templates) - set(TEMPLATES):
+            raise ValueError(f"no template is called {', '.join(sorted(unknown))}; TEMPLATES lists them all")
+        sentences = list(sentences)
+        counts: list[Counter[str]] = [Counter() for _ in TEMPLATES]
+        words, tags, upos, deprels = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
+        for sentence in sentences:
+            words.update(word.lower() for word in sentence.words)
+            tags.update(sentence.xpos)
+            upos.update(sentence.upos)
+            deprels.update(sentence.deprels)
+            for arc in arc_features(sentence, rules(sentence)):
+                for template, value in zip(_SLOT_TEMPLATE, arc.values, strict=True):
+                    if value:
+                        counts[template][value] += 1
+        known = [word for word, n in words.most_common() if n >= min_word_count]
+        vocabulary = dict.fromkeys([PADDING, UNKNOWN, *known, *(word.lower() for word in extra_words)])
+        return cls(
+            roles=find_roles(sentences),
+            words=tuple(vocabulary),
+            tags=(PADDING, UNKNOWN, *sorted(tags)),
+            upos=(PADDING, UNKNOWN, *sorted(upos)),
+            deprels=(PADDING, UNKNOWN, *sorted(deprels)),
+            features=tuple(
+                (UNKNOWN, *sorted(v for v, n in c.items() if n >= min_count)) if name in templates else ()
+                for name, c in zip(TEMPLATES, counts, strict=True)
+            ),
+        )
+
+    @property
+    def size(self) -> int:
+        """Rows of the feature table, padding included."""
+        return 1 + sum(map(len, self.features))
+
+    @property
+    def core(self) -> tuple[bool, ...]:
+        """Which roles a predicate may take once only."""
+        return tuple(is_core(role) for role in self.roles)
+
+    def index(self, column: str) -> Mapping[str, int]:
+        """Value → integer of roles, words, tags, upos or deprels."""
+        if column not in self._indices:
+            self._indices[column] = {value: i for i, value in enumerate(getattr(self, column))}
+        return self._indices[column]
+
+    def feature_indices(self) -> list[tuple[dict[str, int], int]]:
+        """For each slot: value → row of the table, and the row of its template's unknown."""
+        tables, at = [], 1
+        for values in self.features:
+            tables.append(({value: at + i for i, value in enumerate(values)}, at if values else 0))
+            at += len(values)
+        return [tables[template] for template in _SLOT_TEMPLATE]
+
+    def to_json(self) -> str:
+        """Everything needed to encode again, as JSON."""
+        names = ("roles", "words", "tags", "upos", "deprels", "features")
+        return json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> FeatureSpace:
+        """The inverse of to_json."""
+        data = json.loads(text)
+        if len(data["features"]) != len(TEMPLATES) or data["roles"][0] != EMPTY:
+            raise ValueError(
+                f"the feature space has {len(data['features'])} templates, not {len(TEMPLATES)}; fit it again"
+            )
+        return cls(
+            roles=tuple(data["roles"]),
+            words=tuple(data["words"]),
+            tags=tuple(data["tags"]),
+            upos=tuple(data["upos"]),
+            deprels=tuple(data["deprels"]),
+            features=tuple(tuple(values) for values in data["features"]),
+        )
+
+    def digest(self) -> str:
+        """A fingerprint, so that caches know whose integers they hold."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()

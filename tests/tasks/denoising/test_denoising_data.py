@@ -1,0 +1,303 @@
+"""Datasets give one kind of frame; crops are a pure function of (seed, epoch, index); errors name the file."""
+
+import copy
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pooch
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from spen.tasks.denoising import data
+from spen.tasks.denoising.data import Crops, DepthPairs, Frame, GreyImages, Rooms, SimulatedSensor, crop_frame, cut
+from spen.tasks.denoising.images import BadImage
+from spen.tasks.denoising.sensor import Sensor
+
+
+def write_pair(folder: Path, name: str, size: tuple[int, int] = (40, 50), seed: int = 0) -> None:
+    rng = np.random.default_rng(seed)
+    clean = np.full(size, 4000, np.uint16)  # half millimetres: 2 m
+    raw = (2000 + rng.integers(-8, 9, size)).astype(np.uint16)
+    clean[:4], raw[:, :6] = 0, 0
+    folder.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(raw).save(folder / f"{name}.raw.png")
+    Image.fromarray(clean).save(folder / f"{name}.clean.png")
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Path:
+    for index in range(3):
+        write_pair(tmp_path / "train", f"{index:06d}", seed=index)
+    return tmp_path
+
+
+@pytest.fixture
+def greys(tmp_path: Path) -> Path:
+    for index in range(2):
+        values = np.random.default_rng(index).integers(1, 255, (30, 40 + index)).astype(np.uint8)
+        Image.fromarray(values).save(tmp_path / f"{index}.png")
+    return tmp_path
+
+
+def check(frame: Frame) -> None:
+    """What every frame obeys."""
+    assert {part.shape for part in frame} == {frame.truth.shape}
+    assert frame.truth.dim() == 3
+    assert frame.truth.shape[0] == 1
+    assert frame.noisy.dtype == frame.truth.dtype == torch.float32
+    assert all(part.dtype == torch.bool for part in (frame.valid, frame.scored, frame.surface, frame.hole))
+    assert not (frame.scored & frame.hole).any()
+    assert not (frame.surface & ~frame.scored).any()
+    assert torch.equal(frame.scored | frame.hole, frame.truth > 0)
+    assert (frame.noisy[~frame.valid] == 0).all()
+
+
+def test_pairs_by_value(pairs: Path) -> None:
+    frames = DepthPairs(pairs, "train")
+    assert len(frames) == 3
+    assert frames.name(1) == "000001"
+    frame = frames.frame(0)
+    check(frame)
+    raw = np.asarray(Image.open(pairs / "train" / "000000.raw.png")).astype(np.float32)
+    assert torch.allclose(frame.noisy[0], torch.from_numpy(raw / 4000))
+    assert torch.allclose(frame.truth[0, 4:], torch.tensor(0.5))
+    assert frame.hole[0].sum() == 36 * 6
+    assert {part.device.type for part in frame.to("meta")} == {"meta"}
+    assert frame.scored[0].sum() == 36 * 44
+    assert torch.equal(frames.frame(0, epoch=5).noisy, frame.noisy)
+
+
+def test_every_takes_every_nth(pairs: Path) -> None:
+    frames = DepthPairs(pairs, "train", every=2)
+    assert [frames.name(i) for i in range(len(frames))] == ["000000", "000002"]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_simulated_sets_are_seeded_and_redrawn_each_epoch(pairs: Path, greys: Path, epoch: int) -> None:
+    for make in (
+        lambda seed: Rooms("dev", 4, seed=seed),
+        lambda seed: SimulatedSensor(DepthPairs(pairs, "train"), seed=seed),
+        lambda seed: GreyImages(greys, seed=seed),
+    ):
+        frame = make(0).frame(1, epoch)
+        check(frame)
+        assert torch.equal(frame.noisy, make(0).frame(1, epoch).noisy)
+        assert not torch.equal(frame.noisy, make(0).frame(1, epoch + 1).noisy)
+        assert not torch.equal(frame.noisy, make(1).frame(1, epoch).noisy)
+        assert torch.equal(frame.truth, make(0).frame(1, epoch + 1).truth)
+
+
+def test_the_sensor_option_reaches_the_noise(pairs: Path) -> None:
+    for frames in (
+        Rooms("dev", 4, sensor=Sensor(strength=0.0)),
+        SimulatedSensor(DepthPairs(pairs, "train"), sensor=Sensor(strength=0.0)),
+    ):
+        frame = frames.frame(1)
+        assert torch.allclose(frame.noisy[frame.scored], frame.truth[frame.scored], atol=1e-5)
+
+
+def test_rooms_have_holes_and_surfaces() -> None:
+    frame = Rooms("test", 2).frame(1)
+    assert 0.001 < frame.hole.float().mean() < 0.3
+    assert frame.surface.float().mean() > 0.3
+    assert Rooms("test", 2).name(1) == "test-000001"
+
+
+def test_grey_noise_has_the_asked_deviation(greys: Path) -> None:
+    for sigma in (0.0, 25.0, 50.0):
+        frame = GreyImages(greys, sigma=sigma).frame(0)
+        assert float((frame.noisy - frame.truth).std()) * 255 == pytest.approx(sigma, rel=0.06)
+    assert GreyImages(greys).name(0) == "0.png"
+    truth = np.asarray(Image.open(greys / "0.png")) / 255
+    assert torch.allclose(frame.truth[0], torch.from_numpy(truth).float())
+
+
+# ── crops ──
+
+
+@cache
+def room() -> Frame:
+    return Rooms("dev", 1).frame(0)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 9), st.integers(0, 99), st.integers(0, 10_000), st.booleans())
+def test_a_crop_is_a_pure_function(seed: int, epoch: int, index: int, flips: bool) -> None:
+    frame = room()
+    torch.manual_seed(index)
+    first = cut(frame, seed, epoch, index, flips=flips)
+    torch.manual_seed(index + 1)
+    np.random.seed(3)
+    again = cut(frame, seed, epoch, index, flips=flips)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert first.noisy.shape == (1, 96, 128)
+
+
+def test_crops_differ_by_seed_epoch_and_index(pairs: Path) -> None:
+    def crops(seed: int) -> Crops:
+        return Crops(DepthPairs(pairs, "train"), size=(8, 8), seed=seed)
+
+    first = crops(0).batch(0, 0, 16).noisy
+    assert first.shape == (16, 1, 8, 8)
+    assert torch.equal(first, crops(0).batch(0, 0, 16).noisy)
+    assert torch.equal(first[8:], crops(0).batch(0, 8, 8).noisy)  # resumed in the middle
+    assert not torch.equal(first, crops(0).batch(1, 0, 16).noisy)
+    assert not torch.equal(first, crops(1).batch(0, 0, 16).noisy)
+    assert len({tuple(crop.flatten().tolist()) for crop in first}) > 12
+
+
+def test_each_pass_meets_every_frame_once() -> None:
+    for start in (0, 7, 14):
+        assert sorted(crop_frame(0, 2, start + i, 7) for i in range(7)) == list(range(7))
+    assert [crop_frame(0, 0, i, 50) for i in range(50)] != [crop_frame(0, 1, i, 50) for i in range(50)]
+
+
+def test_fresh_noise_and_memory(greys: Path) -> None:
+    def noise(epoch: int, fresh: bool) -> torch.Tensor:
+        frames = GreyImages(greys)
+        crops = Crops(frames, size=(30, 40), fresh_noise=fresh, memory=1)
+        index = next(i for i in range(9) if crop_frame(0, epoch, i, 2) == 0)  # frame 0 is 30×40: the crop is all of it
+        crop = crops.crop(epoch, index)
+        return crop.noisy - crop.truth
+
+    assert torch.equal(noise(0, False), noise(1, False))
+    assert not torch.equal(noise(0, True), noise(1, True))
+
+
+def test_memory_bounds_what_is_kept_and_copies_travel(pairs: Path) -> None:
+    crops = Crops(DepthPairs(pairs, "train"), size=(8, 8), memory=2)
+    first = crops.batch(0, 0, 9)
+    assert len(crops._kept) == 2
+    assert torch.equal(copy.deepcopy(crops).batch(0, 0, 9).noisy, first.noisy)
+
+
+def test_flips_turn_crops_over() -> None:
+    ramp = torch.arange(16.0).reshape(1, 4, 4) + 1
+    every = torch.ones_like(ramp, dtype=torch.bool)
+    frame = Frame(ramp, every, ramp, every, every, ~every)
+    seen = {tuple(cut(frame, 0, 0, i, (4, 4), flips=True).noisy.flatten().tolist()) for i in range(64)}
+    assert len(seen) == 8
+    still = {tuple(cut(frame, 0, 0, i, (4, 4)).noisy.flatten().tolist()) for i in range(8)}
+    assert still == {tuple(ramp.flatten().tolist())}
+
+
+def test_crops_avoid_windows_without_truth() -> None:
+    truth = torch.zeros(1, 64, 64)
+    truth[:, :, 40:] = 0.5
+    known = truth > 0
+    frame = Frame(truth, known, truth, known, known, torch.zeros_like(known))
+    shares = [cut(frame, 0, 0, i, (16, 16)).scored.float().mean().item() for i in range(50)]
+    assert min(shares) > 0
+    loose = [cut(frame, 0, 0, i, (16, 16), least_scored=0.0).scored.float().mean().item() for i in range(50)]
+    assert min(loose) == 0
+
+
+def test_a_crop_larger_than_the_image() -> None:
+    with pytest.raises(ValueError, match="a crop of 128×96 does not fit in an image of 320×40"):
+        cut(Frame(*[torch.ones(1, 40, 320)] * 6), 0, 0, 0)
+
+
+# ── bad folders ──
+
+
+def spoil(folder: Path, kind: str) -> None:
+    raw, clean = folder / "000001.raw.png", folder / "000001.clean.png"
+    if kind == "no clean":
+        clean.unlink()
+    elif kind == "no raw":
+        raw.unlink()
+    elif kind == "8 bits":
+        Image.fromarray(np.ones((40, 50), np.uint8)).save(raw)
+    elif kind == "size":
+        write_pair(folder, "000001", size=(40, 48))
+    elif kind == "zero":
+        Image.fromarray(np.zeros((40, 50), np.uint16)).save(clean)
+    elif kind == "cut":
+        raw.write_bytes(raw.read_bytes()[:200])
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "sentence"),
+    [
+        ("no clean", "000001.raw.png", "its pair 000001.clean.png is missing"),
+        ("no raw", "000001.clean.png", "its pair 000001.raw.png is missing"),
+        ("8 bits", "000001.raw.png", "has 8 bits a pixel, but depth frames have 16"),
+        ("size", "000001.raw.png", "is 48×40, but the frames before it are 50×40"),
+        ("zero", "000001.clean.png", "every pixel is zero, so the frame holds no reading"),
+        ("cut", "000001.raw.png", "is damaged or cut short"),
+    ],
+)
+def test_bad_pairs_are_named(pairs: Path, kind: str, file: str, sentence: str) -> None:
+    spoil(pairs / "train", kind)
+    with pytest.raises(BadImage) as caught:
+        data.stack(DepthPairs(pairs, "train"))
+    assert str(caught.value).startswith(f"{pairs / 'train' / file}: ")
+    assert sentence in str(caught.value)
+
+
+def test_missing_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(BadImage, match="there is no such folder; frame pairs are in train, dev, test"):
+        DepthPairs(tmp_path, "train")
+    (tmp_path / "dev").mkdir()
+    with pytest.raises(BadImage, match=r"holds no frame pair \(NNNNNN\.raw\.png and NNNNNN\.clean\.png\)"):
+        DepthPairs(tmp_path, "dev")
+
+
+def test_mixed_sizes_do_not_stack(greys: Path) -> None:
+    with pytest.raises(
+        BadImage, match=r"1\.png: is 41×30, but 0\.png is 40×30; images of mixed sizes cannot be stacked"
+    ):
+        data.stack(GreyImages(greys))
+
+
+def test_grey_images_have_8_bits(tmp_path: Path) -> None:
+    Image.fromarray(np.ones((4, 4), np.uint16)).save(tmp_path / "a.png")
+    with pytest.raises(BadImage, match=r"a\.png: is a uint16 image, but grey images have 8 bits"):
+        GreyImages(tmp_path).frame(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Rooms("train", 0), "count is 0 but there must be at least one frame"),
+        (lambda: Rooms("all", 1), "split is 'all' but must be one of train, dev, test"),
+        (lambda: GreyImages(".", sigma=-1), "sigma is -1 but must not be negative; it is in units of 1/255"),
+    ],
+)
+def test_wrong_options(make, sentence: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match=sentence):
+        make()
+
+
+# ── where data is found ──
+
+
+def test_the_named_folder_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEN_DATA", str(tmp_path))
+    (tmp_path / "denoising").mkdir()
+    assert data.find_data("denoising") == tmp_path / "denoising"
+    with pytest.raises(FileNotFoundError) as caught:
+        data.find_data("denoising/none")
+    assert str(caught.value) == (
+        f"denoising/none was not found in {tmp_path}; set SPEN_DATA to the folder that holds it"
+    )
+
+
+def test_cache_then_beside_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPEN_DATA", raising=False)
+    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / "cache" / name)
+    work = tmp_path / "project"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    beside = tmp_path / "shared" / "data" / "thing"
+    beside.mkdir(parents=True)
+    assert data.find_data("thing") == beside
+    cached = tmp_path / "cache" / "spen" / "thing"
+    cached.mkdir(parents=True)
+    assert data.find_data("thing") == cached
+    root = Path(data.__file__).resolve().parents[4]
+    assert data.data_folders()[-1] == root.parent / "shared" / "data"

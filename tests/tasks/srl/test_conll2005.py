@@ -1,0 +1,148 @@
+"""CoNLL-2005: merged files, folders as distributed, props alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spen.tasks.srl.conll2005 import props_text, read_conll2005, read_props, write_conll2005, write_props
+from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Props, Sentence
+
+from .strategies import props, sentences
+
+ALL = ("words", "lemmas", "upos", "tags", "heads", "deprels", "syntax", "props")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("conll")
+
+
+@given(st.lists(props(), max_size=4))
+def test_props_round_trip(folder: Path, drawn: list[Props]) -> None:
+    for name in ("p.props", "p.props.gz"):
+        write_props(folder / name, drawn)
+        assert read_props(folder / name) == drawn
+
+
+@given(st.lists(sentences(), max_size=4))
+def test_merged_files_round_trip(folder: Path, drawn: list[Sentence]) -> None:
+    write_conll2005(folder / "m.txt", drawn, columns=ALL)
+    assert read_conll2005(folder / "m.txt", columns=ALL) == [replace(s, sent_id="") for s in drawn]
+
+
+@given(st.lists(sentences(), min_size=1, max_size=3))
+def test_folders_round_trip(folder: Path, drawn: list[Sentence]) -> None:
+    write_conll2005(folder / "train", drawn)
+    assert read_conll2005(folder / "train") == [replace(s, sent_id="") for s in drawn]
+
+
+def test_the_built_in_corpus_is_written_and_read(tmp_path: Path) -> None:
+    corpus = make_corpus(30)
+    write_conll2005(tmp_path / "devel", corpus)
+    names = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.gz"))
+    assert names == [
+        "devel/dependencies/devel.dependencies.gz",
+        "devel/props/devel.props.gz",
+        "devel/synt.cha/devel.synt.cha.gz",
+        "devel/words/devel.words.gz",
+    ]
+    assert read_conll2005(tmp_path / "devel") == [replace(s, sent_id="") for s in corpus]
+
+
+def test_props_have_the_shared_task_s_widths() -> None:
+    verb = Proposition(1, "morph", (Argument(0, 1, "A1"), Argument(1, 2, "V")))
+    lines = props_text([Props(2, (verb,))]).split("\n")
+    assert lines == ["-" + " " * 28 + "(A1*)", "morph" + " " * 25 + "(V*)", "", ""]
+
+
+def test_several_sections_and_a_choice_of_trees(tmp_path: Path) -> None:
+    for section, word in (("02", "a"), ("03", "b")):
+        for name, text in (("words", word), ("synt.cha", "X (S*)"), ("synt.col2", "Y (NP*)"), ("props", "-")):
+            (tmp_path / name).mkdir(exist_ok=True)
+            (tmp_path / name / f"train.{section}.{name}").write_text(text + "\n\n")
+    first, second = read_conll2005(tmp_path)
+    assert (first.words, second.words, first.xpos) == (("a",), ("b",), ("X",))
+    assert read_conll2005(tmp_path, syntax="synt.col2")[0].parse == ("(NP*)",)
+    with pytest.raises(ValueError, match="no syntax folder is called 'synt.x'"):
+        read_conll2005(tmp_path, syntax="synt.x")
+    with pytest.raises(BadCorpus, match=r"the folder has no synt.upc/, only synt.cha, synt.col2"):
+        read_conll2005(tmp_path, syntax="synt.upc")
+    (tmp_path / "props" / "train.03.props").unlink()
+    with pytest.raises(BadCorpus, match=r"train.03.props:0: the file is missing, and train.03.words needs it"):
+        read_conll2005(tmp_path)
+
+
+def test_columns_may_be_skipped(tmp_path: Path) -> None:
+    (tmp_path / "m.txt").write_text("a DT B-NP -\nb NN I-NP -\n")
+    assert read_conll2005(tmp_path / "m.txt", columns=("words", "tags", "_", "props"))[0].xpos == ("DT", "NN")
+    assert read_conll2005(tmp_path / "m.txt", columns=("words", "_", "entities", "_"))[0].entities == ("B-NP", "I-NP")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a DT *\n", "1: 3 columns where words, tags, syntax, props were expected"),
+        ("a DT * -\nb NN * - *\n", "2: 5 columns where the sentence began with 4"),
+        ("\na DT * go (V*)\nb NN * go *\n", "2: 2 predicates but 1 columns of arguments"),
+        ("a DT * - (V*\nb NN * go *\n", "1: (V* is never closed in its sentence"),
+    ],
+)
+def test_malformed_rows_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "m.txt"
+    path.write_text(text)
+    with pytest.raises(BadCorpus) as error:
+        read_conll2005(path)
+    assert str(error.value) == f"{path}:{message}"
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("x\n0", "1: head 'x' is no number"),
+        ("0\n0", "2: the tree has 2 roots, and it needs exactly one"),
+        ("0\n2", "2: token 2 never reaches the root: the tree has a cycle"),
+    ],
+)
+def test_malformed_trees_are_named(tmp_path: Path, column: str, message: str) -> None:
+    path = tmp_path / "m.txt"
+    path.write_text(column)
+    with pytest.raises(BadCorpus) as error:
+        read_conll2005(path, columns=("heads",))
+    assert str(error.value) == f"{path}:{message}"
+
+
+def test_files_that_disagree_are_named(tmp_path: Path) -> None:
+    for name, text in (("words", "a\nb\n\nc\n"), ("props", "-\n\n-\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"devel.24.{name}").write_text(text)
+    words, props_file = tmp_path / "words" / "devel.24.words", tmp_path / "props" / "devel.24.props"
+    with pytest.raises(BadCorpus) as error:
+        read_conll2005(tmp_path)
+    assert str(error.value) == f"{props_file}:1: 1 tokens where {words}:1 has 2"
+    props_file.write_text("-\n-\n")
+    with pytest.raises(BadCorpus) as error:
+        read_conll2005(tmp_path)
+    assert str(error.value) == f"{props_file}:2: the file ends before {words}, which has another sentence at line 4"
+    with pytest.raises(BadCorpus, match=r"the folder has no words/; put them back from the Penn Treebank first"):
+        read_conll2005(tmp_path / "words")
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "m.txt"
+    with pytest.raises(ValueError, match="no column is called 'colour'; choose from words, lemmas"):
+        write_conll2005(out, [], columns=("colour",))
+    with pytest.raises(ValueError, match="props takes the rest of the row, so it must be the last column"):
+        write_conll2005(out, [], columns=("props", "words"))
+    with pytest.raises(ValueError, match="sentence 1 has no tags; leave 'tags' out of the columns"):
+        write_conll2005(out, [Sentence(words=("a",))])
+    with pytest.raises(ValueError, match="sentence 1: 'a b' is empty or has a blank, so no column can hold it"):
+        write_conll2005(out, [Sentence(words=("a b",))], columns=("words",))
+    twice = Props(1, (Proposition(0, "a"), Proposition(0, "b")))
+    with pytest.raises(ValueError, match="two propositions share the predicate at token 1"):
+        write_props(out, [twice])

@@ -1,0 +1,98 @@
+"""The figures of the real corpora; skipped where they are not at hand."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from spen.tasks.locations import find_data
+from spen.tasks.srl.candidates import CandidateRules, evaluate_candidates
+from spen.tasks.srl.conll2005 import props_text, read_props
+from spen.tasks.srl.constituents import parse_bits, phrase_of_bits, with_dependencies
+from spen.tasks.srl.download import check_ewt, find_archives
+from spen.tasks.srl.ewt import SPLITS, make_ewt, read_ewt, read_tsv, tsv_text
+from spen.tasks.srl.score import score_files, score_table
+from spen.tasks.srl.sentences import Sentence, check_tree, count, is_core
+from spen.tasks.srl.vectors import read_vectors
+
+
+def need(*parts: str) -> Path:
+    try:
+        return find_data(*parts)
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def ewt() -> dict[str, list[Sentence]]:
+    folder = need("srl", "ewt")
+    return {split: read_ewt(folder, split) for split in SPLITS}
+
+
+def test_the_official_table_to_the_byte() -> None:
+    folder = need("srl", "eval_fixture")
+    table = score_table(score_files(folder / "gold.props.gz", folder / "pred.props.gz"))
+    assert table.encode() == (folder / "srl-eval.out").read_bytes()
+    for name in ("gold", "pred"):
+        path = folder / f"{name}.props.gz"
+        assert props_text(read_props(path)).encode() == gzip.decompress(path.read_bytes())
+
+
+def test_the_join_is_the_prepared_corpus_to_the_byte() -> None:
+    folder = need("srl", "ewt")
+    archives = find_archives(folder / "raw")
+    if archives is None:
+        pytest.skip("the raw archives are not there")
+    join = make_ewt(*archives)
+    assert sum(map(len, join.splits.values())) == 16_552
+    assert len(join.dropped) == 70
+    check_ewt(join, folder)
+    check_ewt({split: folder / f"ewt-srl.{split}.tsv.gz" for split in SPLITS}, folder)
+
+
+def test_the_tsv_round_trips_to_the_byte() -> None:
+    path = need("srl", "ewt") / "ewt-srl.dev.tsv.gz"
+    assert tsv_text(read_tsv(path)).encode() == gzip.decompress(path.read_bytes())
+
+
+def test_the_benchmark_s_counts(ewt: dict[str, list[Sentence]]) -> None:
+    counts = [count(ewt[split]) for split in SPLITS]
+    assert [c.sentences for c in counts] == [12_526, 1_968, 2_058]
+    assert [c.predicates for c in counts] == [26_569, 3_237, 3_115]
+    assert [c.arguments for c in counts] == [67_497, 7_878, 7_659]
+    assert counts[0].roles == 53
+    assert {s.genre for s in ewt["train"]} == {"weblog", "email", "newsgroup", "answers", "reviews"}
+    for sentence in ewt["dev"]:
+        for proposition in sentence.propositions:
+            core = [a.role for a in proposition.arguments if is_core(a.role)]
+            assert len(core) == len(set(core))
+
+
+def test_candidates_reach_95_percent(ewt: dict[str, list[Sentence]]) -> None:
+    rules = CandidateRules.fit(ewt["train"])
+    for split in ("dev", "test"):
+        report = evaluate_candidates(ewt[split], rules)
+        assert report.recall > 97.5
+        assert report.precision > 50
+        assert report.per_predicate < 5
+    assert evaluate_candidates(ewt["dev"], CandidateRules()).recall > 98.5
+
+
+def test_phrases_give_trees(ewt: dict[str, list[Sentence]]) -> None:
+    same = tokens = 0
+    for sentence in ewt["dev"]:
+        tree = phrase_of_bits(sentence.words, sentence.xpos, sentence.parse)
+        assert parse_bits(tree) == sentence.parse
+        found = with_dependencies(sentence)
+        check_tree(found.heads, "dev", range(len(sentence)))
+        same += sum(a == b for a, b in zip(found.heads, sentence.heads, strict=True))
+        tokens += len(sentence)
+    assert same / tokens > 0.7
+
+
+def test_the_embeddings() -> None:
+    vectors = read_vectors(need("srl", "embeddings"))
+    assert vectors.matrix.shape == (23_211, 300)
+    assert vectors.words[:3] == ("the", ".", ",")
