@@ -35,7 +35,7 @@ def _denoiser(steps: int, gradient: GradientStrategy) -> spen.SPEN:
     )
 
 
-def _saved_bytes(steps: int, gradient: GradientStrategy) -> int:
+def saved_bytes(steps: int, gradient: GradientStrategy) -> int:
     model, x = _denoiser(steps, gradient), _observation()
     target = torch.zeros_like(x.image)
     with saved_for_backward() as saved:
@@ -52,8 +52,8 @@ def test_saved_memory_of_the_deep_prior(strategy: GradientStrategy) -> None:
     The loss itself keeps y_t − y* for every iterate, whatever the strategy: one iterate more per step.
     """
     iterate = 2 * 24 * 32 * 4
-    assert _saved_bytes(20, strategy) <= _saved_bytes(20, Exact()) / 25
-    growth = (_saved_bytes(24, strategy) - _saved_bytes(20, strategy)) / 4
+    assert saved_bytes(20, strategy) <= saved_bytes(20, Exact()) / 25
+    growth = (saved_bytes(24, strategy) - saved_bytes(20, strategy)) / 4
     losses = iterate
     assert growth <= 2 * iterate + losses + 64
 

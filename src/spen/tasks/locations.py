@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pooch
-
 __all__ = ["cache_folder", "data_folders", "find_data"]
 
 
 def cache_folder() -> Path:
     """The folder downloads go to, as the operating system prefers."""
+    import pooch  # lazily: with $SPEN_DATA set, nothing is ever looked up or fetched
+
     return Path(pooch.os_cache("spen"))
 
 

@@ -5,7 +5,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import pooch
 import pytest
 import torch
 from hypothesis import given, settings
@@ -271,33 +270,3 @@ def test_grey_images_have_8_bits(tmp_path: Path) -> None:
 def test_wrong_options(make, sentence: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=sentence):
         make()
-
-
-# ── where data is found ──
-
-
-def test_the_named_folder_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPEN_DATA", str(tmp_path))
-    (tmp_path / "denoising").mkdir()
-    assert data.find_data("denoising") == tmp_path / "denoising"
-    with pytest.raises(FileNotFoundError) as caught:
-        data.find_data("denoising/none")
-    assert str(caught.value) == (
-        f"denoising/none was not found in {tmp_path}; set SPEN_DATA to the folder that holds it"
-    )
-
-
-def test_cache_then_beside_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SPEN_DATA", raising=False)
-    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / "cache" / name)
-    work = tmp_path / "project"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    beside = tmp_path / "shared" / "data" / "thing"
-    beside.mkdir(parents=True)
-    assert data.find_data("thing") == beside
-    cached = tmp_path / "cache" / "spen" / "thing"
-    cached.mkdir(parents=True)
-    assert data.find_data("thing") == cached
-    root = Path(data.__file__).resolve().parents[4]
-    assert data.data_folders()[-1] == root.parent / "shared" / "data"

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spen.tasks.denoising.data import DepthPairs, find_data, stack
+from spen.tasks.denoising.data import DepthPairs, stack
 from spen.tasks.denoising.metrics import hole_rmse_mm, masked_mse, mean_over_frames, psnr, surface_mask
+from spen.tasks.locations import find_data
 
 
 @settings(deadline=None)

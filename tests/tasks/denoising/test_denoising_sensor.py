@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spen.tasks.denoising.calibrate import strength_for
-from spen.tasks.denoising.data import DepthPairs, Rooms, find_data
+from spen.tasks.denoising.data import DepthPairs, Rooms
 from spen.tasks.denoising.sensor import (
     STRENGTH_30DB_REDKITCHEN,
     STRENGTH_30DB_ROOMS,
@@ -15,6 +15,7 @@ from spen.tasks.denoising.sensor import (
     Sensor,
     calibrate,
 )
+from spen.tasks.locations import find_data
 
 # Nothing happens but what a test turns on.
 STILL = Sensor(axial=0.0, quantum=0.0, lateral=0.0, grazing=1000.0)

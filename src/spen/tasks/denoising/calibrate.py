@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from spen.tasks.denoising.data import PEAK_M, DepthPairs, Rooms, find_data
+from spen.tasks.denoising.data import PEAK_M, DepthPairs, Rooms
 from spen.tasks.denoising.metrics import mean_over_frames, psnr
 from spen.tasks.denoising.sensor import Sensor, calibrate
+from spen.tasks.locations import find_data
 
 
 def strength_for(

@@ -5,13 +5,11 @@ Frames and crops are pure functions of (seed, epoch, index), so a run that is st
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import pooch
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -50,29 +48,6 @@ class Frames(Protocol):
     def name(self, index: int) -> str: ...
 
     def frame(self, index: int, epoch: int = 0) -> Frame: ...
-
-
-# ── where the data is ──
-
-
-def data_folders() -> list[Path]:
-    """Where data is looked for: $SPEN_DATA alone where it is set, else the cache, then ../shared/data."""
-    named = os.environ.get("SPEN_DATA")
-    if named:
-        return [Path(named)]
-    # src/spen/tasks/denoising/data.py: four folders up from here is the root of a checkout.
-    root = Path(__file__).resolve().parents[4]
-    return [Path(pooch.os_cache("spen")), Path.cwd().parent / "shared" / "data", root.parent / "shared" / "data"]
-
-
-def find_data(name: str) -> Path:
-    """The folder or file `name` (such as "denoising/redkitchen") in the first data folder that has it."""
-    folders = data_folders()
-    for folder in folders:
-        if (folder / name).exists():
-            return folder / name
-    looked = ", ".join(str(folder) for folder in dict.fromkeys(folders))
-    raise FileNotFoundError(f"{name} was not found in {looked}; set SPEN_DATA to the folder that holds it")
 
 
 # ── frames ──

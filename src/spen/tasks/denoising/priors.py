@@ -36,7 +36,8 @@ class DataTerm(Energy):
 class FieldOfExperts(Energy):
     """−log P(y) = Σ_k ‖SoftAbs(f_k ∗ s·y)‖₁ (Eq. 13 and 14), K learned filters; ``scale`` is s.
 
-    A filter starts as random noise with zero mean: blind to the absolute depth, awake on edges.
+    A filter starts as random noise with zero mean: blind to the absolute depth, awake on edges. With ``blind`` it
+    stays so: one update of Adam can give a filter a response to the depth itself that drowns its response to noise.
     """
 
     def __init__(
@@ -47,20 +48,26 @@ class FieldOfExperts(Energy):
         temperature: float = 25.0,
         scale: float = 1.0,
         padding: Padding = "reflect",
+        blind: bool = True,
     ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, filters, size, bias=False)
         self.activation = SoftAbs(temperature)
-        self.scale, self.padding, self.margin = scale, padding, size // 2
+        self.scale, self.padding, self.margin, self.blind = scale, padding, size // 2, blind
         with torch.no_grad():
-            self.conv.weight.sub_(self.conv.weight.mean((2, 3), keepdim=True))
+            self.conv.weight.copy_(_centred(self.conv.weight))
 
     def forward(self, y: Tensor, features: Observation) -> Tensor:
-        return self.activation(self.conv(_padded(self.scale * y, self.margin, self.padding))).flatten(1).sum(1)
+        image = _padded(self.scale * y, self.margin, self.padding)
+        weight = _centred(self.conv.weight) if self.blind else self.conv.weight
+        return self.activation(F.conv2d(image, weight)).flatten(1).sum(1)
 
 
 class DeepPrior(Energy):
-    """−log P(y) = DNN(y): 7×7×32, SoftPlus, 7×7×32, SoftPlus, 1×1×1, pooled over the image (Eq. 15)."""
+    """−log P(y) = DNN(y): 7×7×32, SoftPlus, 7×7×32, SoftPlus, 1×1×1, pooled over the image (Eq. 15).
+
+    ``blind`` keeps the mean of the first filters at zero, as in ``FieldOfExperts``.
+    """
 
     def __init__(
         self,
@@ -70,16 +77,23 @@ class DeepPrior(Energy):
         temperature: float = 25.0,
         scale: float = 1.0,
         padding: Padding = "zeros",
+        blind: bool = False,
     ) -> None:
         super().__init__()
         self.first = nn.Conv2d(1, width, size)
         self.second = nn.Conv2d(width, width, size)
         self.last = nn.Conv2d(width, 1, 1, bias=False)  # a constant of the energy has no gradient
         self.activation = Softplus(temperature)
-        self.scale, self.padding, self.margin = scale, padding, size // 2
+        self.scale, self.padding, self.margin, self.blind = scale, padding, size // 2, blind
+        with torch.no_grad():
+            # Filters of zero mean do not see the absolute depth, which would push every unit off its bend.
+            self.first.weight.copy_(_centred(self.first.weight))
+            self.first.bias.mul_(0.2)  # type: ignore[union-attr]
 
     def forward(self, y: Tensor, features: Observation) -> Tensor:
-        hidden = self.activation(self.first(_padded(self.scale * y, self.margin, self.padding)))
+        weight = _centred(self.first.weight) if self.blind else self.first.weight
+        image = _padded(self.scale * y, self.margin, self.padding)
+        hidden = self.activation(F.conv2d(image, weight, self.first.bias))
         hidden = self.activation(self.second(_padded(hidden, self.margin, self.padding)))
         return self.last(hidden).flatten(1).sum(1)
 
@@ -98,6 +112,10 @@ class ConvexDeepPrior(Energy):
     def forward(self, y: Tensor, features: Observation) -> Tensor:
         hidden = self.activation(self.first(self.scale * y))
         return self.last(self.activation(self.second(hidden))).flatten(1).sum(1)
+
+
+def _centred(weight: Tensor) -> Tensor:
+    return weight - weight.mean((2, 3), keepdim=True)
 
 
 def _padded(image: Tensor, margin: int, mode: Padding) -> Tensor:

@@ -1,0 +1,227 @@
+"""Train a recipe on a data set, score it on another split, load it again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import spen
+from spen.domains import Reals
+from spen.gradients import Exact
+from spen.objectives import Feedforward
+from spen.protocols import Objective
+from spen.rules import GradientDescent
+from spen.tasks.denoising.data import Crops, DepthPairs, Frames, GreyImages, Rooms, SimulatedSensor
+from spen.tasks.denoising.metrics import hole_rmse_mm, mean_over_frames, psnr
+from spen.tasks.denoising.priors import DataTerm, Observation
+from spen.tasks.denoising.recipes import Classical, Network, Recipe, Regime, System, find_recipe, find_regime
+from spen.tasks.denoising.scoring import PSNR, CropSource, FrameSource, masked_squared_error, observation
+from spen.tasks.denoising.systems import build_model, build_objective
+from spen.tasks.locations import find_data
+from spen.training import Run, Stage, fit
+
+Denoise = Callable[[Observation], Tensor]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Three sets of frames that share no scene (or, on RedKitchen, no moment)."""
+
+    train: Frames
+    dev: Frames
+    test: Frames
+
+
+def open_splits(regime: Regime, *, quick: bool = False) -> Splits:
+    """The frames of a data set; ``quick`` takes a few of them, for a demonstration."""
+    if regime.name == "rooms":
+        counts = (24, 4, 6) if quick else (200, 40, 100)
+        return Splits(*(Rooms(split, n) for split, n in zip(("train", "dev", "test"), counts, strict=True)))
+    assert regime.needs is not None
+    folder = find_data(*regime.needs.split("/"))
+    every = (8, 8, 20) if quick else (1, 2, 1)
+    if regime.name == "gaussian":
+        # Every twentieth training image is kept apart to choose by; set12 is looked at once.
+        images = GreyImages(folder)
+        kept = [i for i in range(len(images)) if i % 20]
+        apart = [i for i in range(len(images)) if not i % 20]
+        test = GreyImages(find_data("denoising", "set12"), seed=1)
+        return Splits(Subset(images, kept[:: every[0]]), Subset(images, apart), test)
+    pairs = [DepthPairs(folder, s, every=e) for s, e in zip(("train", "dev", "test"), every, strict=True)]
+    if regime.name == "redkitchen":
+        return Splits(*pairs)
+    return Splits(*(SimulatedSensor(p, seed=k) for k, p in enumerate(pairs)))
+
+
+class Subset:
+    """Some frames of a set."""
+
+    def __init__(self, frames: Frames, indices: list[int]) -> None:
+        self.frames, self.indices = frames, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def name(self, index: int) -> str:
+        return self.frames.name(self.indices[index])
+
+    def frame(self, index: int, epoch: int = 0) -> Any:
+        return self.frames.frame(self.indices[index], epoch)
+
+
+def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
+    """The model of a recipe and the objective it is trained with. A network is a SPEN whose Init does everything."""
+    if isinstance(recipe.method, System):
+        return build_model(recipe.method, regime.scale), build_objective(recipe.method)
+    if isinstance(recipe.method, Network):
+        minimizer = spen.Minimizer(Reals(), GradientDescent(1, 1e-3), Exact())
+        model = spen.SPEN(energy=DataTerm(), init=_network(recipe.method, regime.scale), minimizer=minimizer)
+        return model, Feedforward(masked_squared_error)
+    raise ValueError(f"{recipe.name} has nothing to train by gradient")
+
+
+def _network(method: Network, scale: float) -> nn.Module:
+    from spen.tasks.denoising.baselines import ConvNet, ProximalNet
+
+    if method.kind == "convnet":
+        return ConvNet(width=method.width, depth=method.depth, size=method.size, residual=method.residual, scale=scale)
+    return ProximalNet(filters=method.width, size=method.size, iterations=method.iterations, scale=scale)
+
+
+def train(
+    recipe: Recipe,
+    regime: Regime,
+    out: Path | str,
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    accelerator: str = "auto",
+    devices: int = 1,
+    progress: bool | None = None,
+    seconds: float | None = None,
+) -> Run | None:
+    """Train into a run folder; None if ``seconds`` ran out before the end (call again to go on)."""
+    splits = open_splits(regime, quick=quick)
+    description = {**recipe.describe(), "data": regime.name, "quick": quick}
+    if isinstance(recipe.method, Classical):
+        return _fit_classical(recipe.method, splits, Run.begin(out, description, seed), regime)
+    torch.manual_seed(seed)
+    model, objective = build(recipe, regime)
+    schedule = recipe.schedule
+    stage = Stage(
+        name="joint",
+        objective=objective,
+        epochs=max(1, schedule.batches // schedule.per_epoch),
+        learning_rate=schedule.learning_rate,
+        warmup=schedule.warmup,
+        decay_to=schedule.decay_to,
+        clip=schedule.clip,
+    )
+    crops = Crops(splits.train, schedule.crop, seed=seed, flips=regime.name == "gaussian")
+    source = CropSource(crops, schedule.batch_size, min(schedule.per_epoch, schedule.batches))
+    return fit(
+        model,
+        [stage],
+        source,
+        FrameSource(splits.dev, 1 if regime.name == "gaussian" else 4),
+        PSNR(),
+        out=out,
+        seed=seed,
+        recipe=description,
+        accelerator=accelerator,
+        devices=devices,
+        progress=progress,
+        seconds=seconds,
+    )
+
+
+def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime) -> Run:
+    """Choose the one number of a classical method by the development set, or grow the forest."""
+    from spen.tasks.denoising import baselines
+
+    began = time.monotonic()
+    path = run.folder / "chosen.json"
+    if method.kind == "forest":
+        target = run.folder / "forest.safetensors"
+        if not target.exists():
+            frames = [splits.train.frame(i) for i in range(len(splits.train))]
+            baselines.FilterForest.fit(frames).save(target)
+    elif not path.exists():
+        candidates: Any
+        if method.kind == "tv":
+            candidates = baselines.REAL_DEPTH_TV if regime.name == "redkitchen" else baselines.STRONG_TV
+        else:
+            candidates = baselines.REAL_DEPTH_BM3D if regime.name == "redkitchen" else baselines.STRONG_BM3D
+        dev = [splits.dev.frame(i) for i in range(0, len(splits.dev), max(1, len(splits.dev) // 8))]
+        tuned = baselines.tune(dev, candidates)
+        scores = [[asdict(candidate), score] for candidate, score in tuned.scores]
+        path.write_text(json.dumps({"kind": method.kind, "options": asdict(tuned.best), "scores": scores}))
+    run.record({"stage": "fit", "epoch": 0, "seconds": round(time.monotonic() - began, 3)})
+    return run
+
+
+def load_run(folder: Path | str, device: str = "cpu") -> tuple[Denoise, spen.SPEN | None]:
+    """What a run folder learned: a function from observations to images, and the SPEN if it is one."""
+    run = Run.open(folder)
+    description = run.description()["recipe"]
+    if description.get("task") != "denoising":
+        raise ValueError(f"{folder} is a run of the task {description.get('task')!r}, not of denoising")
+    recipe = find_recipe(description["name"]).with_options(
+        **{k: v for part in ("method", "schedule") for k, v in description[part].items() if not isinstance(v, list)}
+    )
+    if isinstance(recipe.method, Classical):
+        return _classical(recipe.method, run), None
+    model, objective = build(recipe, find_regime(description["data"]))
+    model.load_state_dict(run.load())
+    model.to(device).eval().requires_grad_(False)
+
+    def denoise(x: Observation) -> Tensor:
+        with torch.no_grad():
+            return objective.predict(model, Observation(*(t.to(device) for t in x))).cpu()
+
+    return denoise, model if isinstance(recipe.method, System) else None
+
+
+def _classical(method: Classical, run: Run) -> Denoise:
+    from spen.tasks.denoising import baselines
+
+    if method.kind == "forest":
+        one: Any = baselines.FilterForest.load(run.folder / "forest.safetensors")
+    else:
+        options = json.loads((run.folder / "chosen.json").read_text())["options"]
+        one = (baselines.TotalVariation if method.kind == "tv" else baselines.BM3D)(**options)
+
+    def denoise(x: Observation) -> Tensor:
+        images = [one.denoise(i[0].numpy(), m[0].numpy() > 0) for i, m in zip(x.image, x.seen, strict=True)]
+        return torch.from_numpy(np.stack(images))[:, None].float()
+
+    return denoise
+
+
+def evaluate(denoise: Denoise, frames: Frames, *, every: int = 1) -> dict[str, float]:
+    """PSNR over all scored and over surface pixels, the error in holes, and seconds per frame."""
+    scores: dict[str, list[Tensor]] = {"psnr": [], "surface_psnr": [], "hole_rmse_mm": []}
+    seconds = 0.0
+    indices = range(0, len(frames), every)
+    for index in indices:
+        frame = frames.frame(index)
+        x = Observation(*(part[None] for part in observation(frame)))
+        began = time.perf_counter()
+        y = denoise(x)[0]
+        seconds += time.perf_counter() - began
+        scores["psnr"].append(psnr(y, frame.truth, frame.scored))
+        scores["surface_psnr"].append(psnr(y, frame.truth, frame.surface))
+        scores["hole_rmse_mm"].append(hole_rmse_mm(y, frame.truth, frame.hole))
+    result = {}
+    for name, values in scores.items():
+        stacked = torch.stack(values)
+        result[name] = mean_over_frames(stacked) if not bool(stacked.isnan().all()) else float("nan")
+    return {**result, "seconds_per_frame": seconds / len(indices), "frames": len(indices)}

@@ -1,0 +1,217 @@
+"""Table 1 as typed values, with the paper's figures. Imports nothing heavy: `spen list` reads it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+PriorName = Literal["foe", "deep", "convex", "unet"]
+ObjectiveName = Literal["end-to-end", "hinge"]
+GradientName = Literal["auto", "exact", "checkpointed", "finite-difference", "forward-over-reverse"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """‖m(y − x)‖² + w·P(s·y)/s², descended ``steps`` times with momentum from the image with its holes filled.
+
+    s is the scale of the data set, which brings the noise near 0.05 … 0.1, where a softplus of temperature 25 bends.
+    ``weight`` is the first value of w, the paper's 2σ², which is trained: small, so that the prior starts almost off
+    and cannot lower the loss by switching itself off.
+    """
+
+    prior: PriorName
+    steps: int
+    momentum: float = 0.25
+    learn_rates: bool = True
+    iterate_loss: Literal["harmonic", "last"] = "harmonic"
+    objective: ObjectiveName = "end-to-end"
+    weight: float = 0.1
+    rate: float = 0.2
+    temperature: float = 25.0
+    width: int = 32
+    size: int = 7
+    blind: bool = True
+    gradient: GradientName = "finite-difference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A feed-forward predictor trained with the same loss: ``kind`` names it, width and depth size it."""
+
+    kind: Literal["convnet", "proximal"]
+    width: int = 32
+    depth: int = 2
+    size: int = 7
+    residual: bool = True
+    iterations: int = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classical:
+    """A method with one number to choose on development data."""
+
+    kind: Literal["bm3d", "tv", "forest"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How a system is trained: batches of random crops, Adam with warm-up and a cosine, the best epoch on dev kept."""
+
+    batches: int = 4000
+    batch_size: int = 16
+    learning_rate: float = 4e-3
+    warmup: int = 200
+    decay_to: float = 0.02
+    clip: float = 1.0
+    crop: tuple[int, int] = (96, 128)
+    per_epoch: int = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A row of the table."""
+
+    name: str
+    about: str
+    paper: float | None
+    method: System | Network | Classical
+    schedule: Schedule = Schedule()
+    task: str = "denoising"
+
+    def with_options(self, **options: Any) -> Recipe:
+        """Some options of the method or the schedule changed (`--set key=value`); an unknown one is named."""
+        recipe = self
+        for key, value in options.items():
+            homes = [part for part in ("method", "schedule") if key in {f.name for f in fields(getattr(recipe, part))}]
+            if not homes:
+                known = sorted(f.name for part in (self.method, self.schedule) for f in fields(part))
+                raise ValueError(f"recipe {self.name} has no option {key!r}; it has {', '.join(known)}")
+            part = getattr(recipe, homes[0])
+            recipe = replace(recipe, **{homes[0]: replace(part, **{key: _like(getattr(part, key), key, value)})})
+        return recipe
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values, for the run's folder."""
+        return {"name": self.name, "task": self.task, "method": asdict(self.method), "schedule": asdict(self.schedule)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regime:
+    """A data set and the scale s at which its noise is near 0.07."""
+
+    name: str
+    about: str
+    scale: float
+    needs: str | None  # the folder of data it reads; None: built in
+
+
+REGIMES = {
+    r.name: r
+    for r in (
+        Regime(name="rooms", about="built-in rooms through the simulated sensor, 30 dB", scale=2.5, needs=None),
+        Regime(
+            name="simulated",
+            about="RedKitchen's geometry through the simulated sensor, 30 dB: the paper's regime",
+            scale=2.5,
+            needs="denoising/redkitchen",
+        ),
+        Regime(name="redkitchen", about="RedKitchen as the sensor saw it", scale=25.0, needs="denoising/redkitchen"),
+        Regime(name="gaussian", about="grey images, Gaussian noise of 25/255", scale=1.0, needs="denoising/train400"),
+    )
+}
+
+_FOE_WEIGHT = 0.005  # a filter's response is not averaged down by further layers: the same push needs less weight
+
+
+def _all() -> list[Recipe]:
+    foe_20 = System(prior="foe", steps=20, momentum=0.75, learn_rates=False, iterate_loss="last", weight=_FOE_WEIGHT)
+    foe_20 = replace(foe_20, rate=0.03)  # 20 steps at momentum 0.75 travel as far as 3 steps of 0.2 would at 0.25
+    foe = System(prior="foe", steps=20, rate=0.05, weight=_FOE_WEIGHT)
+    deep = System(prior="deep", steps=20, rate=0.05)
+    return [
+        Recipe(name="bm3d", about="block matching and 3-D filtering", paper=35.46, method=Classical(kind="bm3d")),
+        Recipe(name="tv", about="total variation", paper=None, method=Classical(kind="tv")),
+        Recipe(name="filter-forest", about="a forest of linear filters", paper=35.63, method=Classical(kind="forest")),
+        Recipe(
+            name="proximal-net",
+            about="five unrolled primal-dual iterations, ℓ1 field of experts",
+            paper=36.31,
+            method=Network(kind="proximal"),
+        ),
+        Recipe(
+            name="convnet",
+            about="a feed-forward net of the deep prior's shape",
+            paper=37.0,
+            method=Network(kind="convnet"),
+        ),
+        Recipe(name="foe-20", about="field of experts, 20 steps, momentum 0.75", paper=36.41, method=foe_20),
+        Recipe(
+            name="foe-20+",
+            about="the same with a loss on every iterate, momentum 0.25, learned rates",
+            paper=37.34,
+            method=foe,
+        ),
+        Recipe(name="foe-3", about="field of experts, 3 steps", paper=37.62, method=replace(foe, steps=3, rate=0.2)),
+        Recipe(
+            name="foe-ssvm",
+            about="field of experts by the structured SVM",
+            paper=37.7,
+            method=replace(foe, objective="hinge", learn_rates=False),
+            schedule=Schedule(learning_rate=1e-3),
+        ),
+        Recipe(name="dp-20", about="deep prior, 20 steps", paper=40.3, method=deep, schedule=Schedule(batches=3000)),
+        Recipe(name="dp-3", about="deep prior, 3 steps", paper=40.4, method=replace(deep, steps=3, rate=0.2)),
+        Recipe(
+            name="dp-ssvm",
+            about="deep prior by the structured SVM",
+            paper=38.7,
+            method=replace(deep, objective="hinge", learn_rates=False),
+            schedule=Schedule(learning_rate=1e-3),
+        ),
+        Recipe(
+            name="dp-icnn",
+            about="deep prior as an input-convex network, 3 steps",
+            paper=None,
+            method=replace(deep, prior="convex", steps=3, rate=0.2, weight=0.02),
+        ),
+        Recipe(
+            name="spen-best",
+            about="½‖y − N(y)‖² with a small U-Net N, 3 steps",
+            paper=None,
+            method=System(prior="unet", steps=3, rate=0.2, weight=0.5, width=32, momentum=0.0),
+            schedule=Schedule(learning_rate=1e-3),
+        ),
+    ]
+
+
+RECIPES = {recipe.name: recipe for recipe in _all()}
+
+
+def find_recipe(name: str) -> Recipe:
+    """A recipe by its name; a wrong name gets the list."""
+    if name not in RECIPES:
+        raise ValueError(f"there is no denoising recipe {name!r}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+def find_regime(name: str) -> Regime:
+    """A data set by its name."""
+    if name not in REGIMES:
+        raise ValueError(f"there is no denoising data set {name!r}; there are {', '.join(REGIMES)}")
+    return REGIMES[name]
+
+
+def _like(old: Any, key: str, value: Any) -> Any:
+    """The value as the type of the one it replaces; options from a command line come as text."""
+    if not isinstance(value, str) or isinstance(old, str):
+        return value
+    if isinstance(old, bool):
+        if value.lower() not in ("true", "false"):
+            raise ValueError(f"{key} is true or false, not {value!r}")
+        return value.lower() == "true"
+    try:
+        if isinstance(old, tuple):
+            return tuple(int(part) for part in value.split("x"))
+        return type(old)(value)
+    except ValueError:
+        raise ValueError(f"{key} must be a {type(old).__name__}, not {value!r}") from None
