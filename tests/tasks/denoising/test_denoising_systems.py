@@ -1,0 +1,264 @@
+"""Every recipe is found, built and trained two steps; runs come back; images keep their units."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from spen.tasks.denoising.data import Crops, Rooms
+from spen.tasks.denoising.experiment import build, evaluate, load_run, open_splits, train
+from spen.tasks.denoising.images import load_image
+from spen.tasks.denoising.metrics import psnr
+from spen.tasks.denoising.predict import denoise_files, load_model
+from spen.tasks.denoising.priors import DeepPrior, FieldOfExperts, Observation
+from spen.tasks.denoising.recipes import RECIPES, REGIMES, Classical, System, find_recipe, find_regime
+from spen.tasks.denoising.reproduce import Job, plan, run_job, table1
+from spen.tasks.denoising.scoring import (
+    PSNR,
+    CropSource,
+    FrameSource,
+    Target,
+    masked_squared_error,
+    observation,
+    summed_squared_error,
+)
+from spen.tasks.denoising.systems import build_model, build_objective
+from spen.tasks.denoising.unet import UNetPrior
+from spen.tasks.shipped import shipped
+from spen.testing import check_energy
+
+TINY = {"batches": 2, "per_epoch": 2, "batch_size": 1, "crop": (24, 32), "width": 4, "warmup": 1}
+
+
+def _small(name: str) -> dict[str, object]:
+    options = dict(TINY)
+    if isinstance(find_recipe(name).method, System):
+        options["steps"] = min(3, find_recipe(name).method.steps)  # type: ignore[union-attr]
+    return options
+
+
+@pytest.mark.parametrize("name", [n for n, r in RECIPES.items() if not isinstance(r.method, Classical)])
+def test_every_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    recipe = find_recipe(name).with_options(**_small(name))
+    model, objective = build(recipe, find_regime("rooms"))
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    source = CropSource(Crops(Rooms("train", 2), recipe.schedule.crop), 1, 2)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for x, y in source.batches(0):
+        optimizer.zero_grad()
+        loss = objective(model, x, y)
+        loss.backward()
+        optimizer.step()
+        assert bool(loss.isfinite())
+    moved = [n for n, p in model.named_parameters() if not torch.equal(p, before[n])]
+    assert moved
+    assert recipe.describe()["name"] == name
+
+
+def test_a_run_is_trained_scored_and_loaded(tmp_path: Path) -> None:
+    recipe = find_recipe("dp-3").with_options(**_small("dp-3"))
+    run = train(recipe, find_regime("rooms"), tmp_path / "run", quick=True, accelerator="cpu", progress=False)
+    assert run is not None
+    denoise, model = load_run(run.folder)
+    assert model is not None
+    assert model.energy.parts["prior"].energy.first.out_channels == 4  # type: ignore[operator, union-attr, index]
+    scores = evaluate(denoise, open_splits(find_regime("rooms"), quick=True).test, every=3)
+    assert scores["frames"] == 2
+    assert scores["psnr"] > 25
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"recipe": {"task": "srl"}, "seed": 0}))
+    with pytest.raises(ValueError, match="is a run of the task 'srl', not of denoising"):
+        load_run(run.folder)
+
+
+def test_the_table_counts_what_is_done(tmp_path: Path) -> None:
+    whole = table1(
+        "rooms",
+        tmp_path,
+        rows=("tv", "foe-3"),
+        seeds=(0, 1),
+        quick=True,
+        accelerator="cpu",
+        options=tuple(TINY.items()),
+    )
+    rows = {line["recipe"]: line for line in whole["table"]}
+    assert rows["tv"]["seeds"] == 1
+    assert rows["foe-3"]["seeds"] == 2
+    assert rows["foe-3"]["spread"] is not None
+    assert rows["dp-3, shipped"]["psnr"] > rows["tv"]["psnr"] > whole["raw"]["psnr"] + 5
+    assert json.loads((tmp_path / "results-rooms.json").read_text())["table"] == whole["table"]
+    from spen.tasks.denoising.report import write_report
+
+    page = write_report(whole, tmp_path).read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == 3
+    assert "dp-3, shipped" in page
+
+
+def test_a_row_that_fails_is_told_and_the_rest_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEN_DATA", str(tmp_path / "nowhere"))
+    result = run_job(Job("dp-3", "redkitchen", 0, str(tmp_path), True, "cpu", None))
+    assert result["problem"].startswith("no denoising/redkitchen under")
+    with pytest.raises(FileNotFoundError, match=r"no denoising/redkitchen under .*; set SPEN_DATA"):
+        open_splits(find_regime("redkitchen"))
+
+
+def test_quick_plans_touch_only_what_descends() -> None:
+    assert plan(find_recipe("tv"), quick=True) == find_recipe("tv")
+    assert plan(find_recipe("dp-3"), quick=True).schedule.batches < find_recipe("dp-3").schedule.batches
+    assert plan(find_recipe("dp-3"), quick=False) == find_recipe("dp-3")
+
+
+def test_options_from_a_command_line_take_the_right_type() -> None:
+    recipe = find_recipe("dp-3").with_options(
+        steps="5", learn_rates="false", crop="48x64", rate="0.3", gradient="exact"
+    )
+    assert isinstance(recipe.method, System)
+    assert (recipe.method.steps, recipe.method.learn_rates, recipe.method.rate) == (5, False, 0.3)
+    assert recipe.schedule.crop == (48, 64)
+    for options, sentence in [
+        ({"step": "5"}, r"recipe dp-3 has no option 'step'; it has batch_size, batches, blind"),
+        ({"steps": "five"}, "steps must be a int, not 'five'"),
+        ({"blind": "yes"}, "blind is true or false, not 'yes'"),
+    ]:
+        with pytest.raises(ValueError, match=sentence):
+            find_recipe("dp-3").with_options(**options)
+    with pytest.raises(ValueError, match="there is no denoising recipe 'dp-4'; there are bm3d, tv"):
+        find_recipe("dp-4")
+    with pytest.raises(ValueError, match="there is no denoising data set 'moon'; there are rooms"):
+        find_regime("moon")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"momentum": 0.9},
+        {"rate": 0.5},
+        {"weight": 0.5},
+        {"temperature": 5.0},
+        {"steps": 5},
+        {"size": 5},
+        {"width": 6},
+        {"blind": False},
+        {"prior": "foe"},
+    ],
+    ids=str,
+)
+def test_every_option_of_a_system_changes_the_prediction(option: dict[str, object]) -> None:
+    frame = Rooms("dev", 1).frame(0)
+    x = Observation(*(part[None, :, 60:90, 60:100] for part in observation(frame)))
+
+    def output(**options: object) -> torch.Tensor:
+        torch.manual_seed(0)
+        recipe = (
+            find_recipe("dp-3").with_options(width=4, **options)
+            if "width" not in options
+            else (find_recipe("dp-3").with_options(**options))
+        )
+        assert isinstance(recipe.method, System)
+        model = build_model(recipe.method, 2.5)
+        if "blind" in options or not options:  # at the start filters have no mean to take away
+            with torch.no_grad():
+                model.energy.parts["prior"].energy.first.weight.add_(0.05)  # type: ignore[operator, union-attr, index]
+        with torch.no_grad():
+            return model(x).output
+
+    base = output() if "blind" in option else output(learn_rates=True)
+    assert not torch.allclose(output(**option), base, atol=1e-7)
+
+
+def test_objectives_and_strategies_follow_the_recipe() -> None:
+    names = {n: type(build_objective(r.method)).__name__ for n, r in RECIPES.items() if isinstance(r.method, System)}
+    assert names["foe-ssvm"] == names["dp-ssvm"] == "StructuredHinge"
+    assert names["dp-3"] == names["foe-20"] == "EndToEnd"
+    assert build_objective(find_recipe("foe-20").method).weights == "last"  # type: ignore[arg-type, attr-defined]
+    for gradient in ("auto", "exact", "checkpointed", "finite-difference", "forward-over-reverse"):
+        method = find_recipe("dp-3").with_options(gradient=gradient).method
+        assert isinstance(method, System)
+        name = type(build_model(method, 2.5).minimizer.gradient).__name__
+        assert name.lower() == gradient.replace("-", "")
+
+
+def test_the_papers_settings_are_in_the_recipes() -> None:
+    for name, recipe in RECIPES.items():
+        if isinstance(recipe.method, System) and recipe.method.prior in ("foe", "deep"):
+            assert recipe.method.momentum == (0.75 if name == "foe-20" else 0.25)
+            assert recipe.method.temperature == 25
+            assert (recipe.method.width, recipe.method.size) == (32, 7)
+            assert recipe.schedule.crop == (96, 128)
+    assert REGIMES["simulated"].scale == 2.5
+
+
+def test_losses_and_psnr_by_value() -> None:
+    y, truth = torch.zeros(2, 1, 2, 2), torch.full((2, 1, 2, 2), 0.1)
+    scored = torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]], [[[1.0, 1.0], [1.0, 1.0]]]])
+    y[0, 0, 0, 1] = 9.0  # not scored
+    assert masked_squared_error(y, Target(truth, scored)).tolist() == pytest.approx([0.01, 0.01])
+    assert summed_squared_error(y, Target(truth, scored)).tolist() == pytest.approx([0.02, 0.04])
+    metric = PSNR()
+    metric.update(y, Target(truth, scored))
+    assert float(metric.compute()) == pytest.approx(20.0, abs=1e-5)
+
+
+def test_frames_come_once_each_and_processes_share_them() -> None:
+    source = FrameSource(Rooms("dev", 3), 2)
+    assert source.count() == 2
+    assert [len(x.image) for x, _ in source.batches(0)] == [2, 1]
+    assert source.count(2) == 1
+    assert [len(next(iter(source.batches(0, rank, 2)))[0].image) for rank in (0, 1)] == [2, 1]
+
+
+def test_blind_filters_do_not_see_the_level() -> None:
+    y = torch.rand(1, 1, 12, 12)
+    for prior in (FieldOfExperts(4, 5, blind=True), DeepPrior(4, 5, blind=True, padding="reflect")):
+        with torch.no_grad():
+            next(p for p in prior.parameters() if p.dim() == 4).add_(0.1)
+        assert torch.allclose(prior(y, None), prior(y + 0.3, None), rtol=1e-4)
+
+
+def test_the_unet_energy_keeps_its_contract_at_any_size() -> None:
+    y = torch.rand(2, 1, 9, 11, dtype=torch.float64)
+    energy = UNetPrior(4, 1).double()
+    check_energy(energy, y, Observation(y, torch.ones_like(y)))
+    assert energy.net(y).shape == y.shape
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_prediction_keeps_bit_depth_units_and_size(tmp_path: Path, dtype: str) -> None:
+    frame = Rooms("test", 1).frame(0)
+    noisy = frame.noisy[0, 50:91, 60:107].numpy()
+    if dtype == "uint8":
+        path, values = tmp_path / "a.png", (noisy * 255).astype(np.uint8)
+        Image.fromarray(values).save(path)
+    elif dtype == "uint16":
+        path, values = tmp_path / "a.png", (noisy * 4000).astype(np.uint16)
+        Image.fromarray(values).save(path)
+    else:
+        path, values = tmp_path / "a.tiff", noisy.astype(np.float32)
+        Image.fromarray(values).save(path)
+    target = tmp_path / f"clean{path.suffix}"
+    assert list(denoise_files(load_model("dp-3"), [path], target)) == [target]
+    clean = load_image(target)
+    assert clean.values.dtype == values.dtype
+    assert clean.values.shape == values.shape
+    truth, scored = frame.truth[:, 50:91, 60:107], frame.scored[:, 50:91, 60:107]
+    assert float(psnr(clean.tensor(), truth, scored)) > float(psnr(frame.noisy[:, 50:91, 60:107], truth, scored)) + 3
+
+
+def test_folders_are_denoised_and_sources_are_safe(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for name in ("b.png", "a.png"):
+        Image.fromarray(np.full((9, 7), 90, np.uint8)).save(source / name)
+    denoise = load_model("dp-3")
+    written = list(denoise_files(denoise, [source], tmp_path / "out"))
+    assert [p.name for p in written] == ["a.png", "b.png"]
+    with pytest.raises(ValueError, match="would be overwritten by its own result; give another -o"):
+        list(denoise_files(denoise, [source], source))
+    with pytest.raises(ValueError, match=r"'dp-9' is neither a run folder nor a model of the package \(dp-3\)"):
+        load_model("dp-9")
+    assert shipped() == ["dp-3"]
