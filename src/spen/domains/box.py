@@ -37,11 +37,18 @@ class Box(Domain):
         moved = z - direction
         return moved.clamp(0, 1) if self.update == "projected" else moved
 
+    # What lies on a face cannot move off it. In logits, √(y(1 − y)) rescales the Hessian of a binary entropy,
+    # 1/(y(1 − y)), to one, which is what conjugate gradients like.
     def lift(self, y: Tensor, tangent: Tensor) -> Tensor:
-        return tangent * ((y > 0) & (y < 1))
+        return tangent * self._room(y)
 
     def lower(self, y: Tensor, cotangent: Tensor) -> Tensor:
-        return cotangent * ((y > 0) & (y < 1))
+        return cotangent * self._room(y)
+
+    def _room(self, y: Tensor) -> Tensor:
+        if self.update == "projected":
+            return ((y > 0) & (y < 1)).to(y.dtype)
+        return (y * (1 - y)).clamp_min(0).sqrt()
 
     def extra_repr(self) -> str:
         return f'update="{self.update}"'

@@ -1,0 +1,110 @@
+"""Label sets from files: npz, ARFF (plain or sparse, with a list of labels beside it) and LIBSVM."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from spen.tasks.locations import find_data
+from spen.tasks.multilabel.arff import read_arff
+from spen.tasks.multilabel.sets import LabelSets, tensor
+
+
+@dataclass(frozen=True)
+class Splits:
+    """Training, development and test examples. The test examples are for the last figure alone."""
+
+    train: LabelSets
+    dev: LabelSets
+    test: LabelSets
+
+
+def load(
+    name: str | Path, *, dev: float = 0.1, seed: int = 0, labels: Sequence[str] | int | Path | None = None
+) -> Splits:
+    """A data set by name ("bibtex", "delicious") or by path, with development data carved out of the training part.
+
+    An npz holds its own test part. An ARFF or LIBSVM file is taken as the training part and its test part is looked
+    for beside it: ``NAME-train.arff`` and ``NAME-test.arff``, or ``NAME_train.svm`` and ``NAME_test.svm``.
+    ``labels`` says which attributes of an ARFF are labels.
+    """
+    path = Path(name)
+    if path.suffix == "":
+        path = find_data("multilabel", f"{name}.npz")
+    if path.suffix == ".npz":
+        train, test = read_npz(path)
+    else:
+        beside = _test_part(path)
+        if path.suffix == ".arff":
+            train, test = read_arff(path, labels), read_arff(beside, labels)
+        else:
+            train = read_libsvm(path)
+            test = read_libsvm(beside, inputs=train.x.shape[1], labels=train.labels)
+    kept, held = hold_out(train, dev, seed)
+    return Splits(kept, held, test)
+
+
+def hold_out(data: LabelSets, fraction: float, seed: int) -> tuple[LabelSets, LabelSets]:
+    """(the rest, a random ``fraction``): which examples depends on the seed and the number of examples alone."""
+    if not 0 < fraction < 1:
+        raise ValueError(f"the development part must be a fraction between 0 and 1, not {fraction}")
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
+    held = max(1, round(fraction * len(data)))
+    if held >= len(data):
+        raise ValueError(f"{len(data)} examples are too few to hold some out")
+    return data.rows(order[held:]), data.rows(order[:held])
+
+
+def read_npz(path: Path | str) -> tuple[LabelSets, LabelSets]:
+    """(train, test) from ``x_train y_train x_test y_test`` and, if there, ``label_names``."""
+    with np.load(path, allow_pickle=False) as file:
+        needed = ["x_train", "y_train", "x_test", "y_test"]
+        missing = [key for key in needed if key not in file]
+        if missing:
+            raise ValueError(f"{path} has no {', '.join(missing)}; a multi-label npz holds {' '.join(needed)}")
+        names = file["label_names"].tolist() if "label_names" in file else range(file["y_train"].shape[1])
+        labels = tuple(str(name) for name in names)
+        parts = [LabelSets(tensor(file[f"x_{s}"]), tensor(file[f"y_{s}"]), labels) for s in ("train", "test")]
+    return parts[0], parts[1]
+
+
+def read_libsvm(path: Path | str, *, inputs: int | None = None, labels: Sequence[str] | None = None) -> LabelSets:
+    """A multi-label LIBSVM file: ``label,label index:value index:value …`` on each line, indices from 1 (or 0).
+
+    ``inputs`` and ``labels`` fix the width and the label names, as known from the training part.
+    """
+    from sklearn.datasets import load_svmlight_file
+
+    text = Path(path).read_text(encoding="utf-8")
+    # A set of no labels is written as an empty first field, which the parser would read as the first feature.
+    zero_based = bool(re.search(r"(?m)(?:^|\s)0:", text))
+    x, sets = load_svmlight_file(
+        io.BytesIO(text.encode()), n_features=inputs, multilabel=True, dtype=np.float32, zero_based=zero_based
+    )
+    found = sorted({value for row in sets for value in row})
+    names = tuple(_number(value) for value in found) if labels is None else tuple(labels)
+    index = {name: i for i, name in enumerate(names)}
+    y = np.zeros((x.shape[0], len(names)), np.float32)
+    for n, row in enumerate(sets):
+        for value in row:
+            if _number(value) not in index:
+                raise ValueError(f"{path} has the label {_number(value)}, which the training part does not")
+            y[n, index[_number(value)]] = 1
+    return LabelSets(tensor(x.toarray()), tensor(y), names)
+
+
+def _test_part(path: Path) -> Path:
+    beside = path.with_name(re.sub(r"train(?=\.\w+$)", "test", path.name))
+    if beside == path or not beside.exists():
+        raise FileNotFoundError(f"no test part beside {path}: name the two files NAME-train and NAME-test")
+    return beside
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else str(value)

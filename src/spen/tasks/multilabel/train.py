@@ -1,0 +1,99 @@
+"""Train a recipe, tune the threshold on development data, score the test data once."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spen.model import SPEN
+from spen.protocols import Objective
+from spen.tasks.multilabel.data import Splits, load
+from spen.tasks.multilabel.metrics import Scores, TunedExampleF1, scores, tune_threshold
+from spen.tasks.multilabel.recipes import MultilabelRecipe
+from spen.tasks.multilabel.sets import LabelSets
+from spen.training import TensorSource, fit
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a recipe reached: F1 in percent, the cut it was read at, and the seconds of training."""
+
+    recipe: str
+    seed: int
+    threshold: float
+    dev: Scores
+    test: Scores
+    seconds: float
+    steps_used: float
+
+
+def train(
+    recipe: MultilabelRecipe,
+    out: Path | str,
+    *,
+    splits: Splits | None = None,
+    seed: int = 0,
+    progress: bool | None = None,
+    accelerator: str = "cpu",
+) -> tuple[SPEN, Result]:
+    """Train into the run folder ``out``, with a ``result.json``. The test part is looked at once, at the end."""
+    splits = load(recipe.data, dev=recipe.dev) if splits is None else splits
+    torch.manual_seed(seed)
+    model = recipe.model(splits.train.x.shape[1], splits.train.y.shape[1])
+    stages = recipe.stages()
+    began = time.monotonic()
+    fit(
+        model,
+        stages,
+        TensorSource(splits.train.x, splits.train.y, recipe.batch_size, seed=seed),
+        TensorSource(splits.dev.x, splits.dev.y, 1024, shuffle=False),
+        TunedExampleF1(),
+        out=out,
+        seed=seed,
+        recipe=asdict(recipe),
+        accelerator=accelerator,
+        progress=progress,
+        vitals_every=0,
+    )
+    seconds = time.monotonic() - began
+    result = evaluate(recipe, model, splits, seed=seed, seconds=seconds)
+    (Path(out) / "result.json").write_text(json.dumps(_plain(result), indent=2) + "\n", encoding="utf-8")
+    return model, result
+
+
+def evaluate(recipe: MultilabelRecipe, model: SPEN, splits: Splits, *, seed: int = 0, seconds: float = 0.0) -> Result:
+    """The threshold from the development part, the three F1 scores of both parts at it."""
+    objective = recipe.stages()[-1].objective
+    on_dev, on_test = (predict(model, objective, part) for part in (splits.dev, splits.test))
+    cut = tune_threshold(on_dev, splits.dev.y)
+    with torch.no_grad():
+        used = model(splits.dev.x[:256]).steps_used.double().mean()
+    return Result(
+        recipe=recipe.name,
+        seed=seed,
+        threshold=cut,
+        dev=scores(on_dev, splits.dev.y, cut),
+        test=scores(on_test, splits.test.y, cut),
+        seconds=round(seconds, 1),
+        steps_used=0.0 if recipe.way.startswith("feedforward") else float(used),
+    )
+
+
+def predict(model: SPEN, objective: Objective, data: LabelSets, batch_size: int = 1024) -> Tensor:
+    """The probability that each label is present (N, L), as the objective predicts."""
+    was_training = model.training
+    model.eval()
+    with torch.no_grad():
+        parts = [objective.predict(model, x) for x in data.x.split(batch_size)]
+    model.train(was_training)
+    y = torch.cat(parts)
+    return y[..., 1] if y.dim() == 3 else y
+
+
+def _plain(result: Result) -> dict[str, object]:
+    return {**asdict(result), "dev": result.dev._asdict(), "test": result.test._asdict()}

@@ -1,0 +1,19 @@
+"""A small multi-label problem: labels that follow from the inputs, and a rule among labels."""
+
+from __future__ import annotations
+
+import torch
+
+from spen.tasks.multilabel.data import Splits
+from spen.tasks.multilabel.sets import LabelSets
+
+
+def small_splits(size: int = 240, inputs: int = 12, labels: int = 5) -> Splits:
+    generator = torch.Generator().manual_seed(5)
+    x = (torch.rand(size, inputs, generator=generator) < 0.4).float()
+    weight = torch.randn(inputs, labels - 1, generator=generator)
+    y = ((x - 0.4) @ weight > 0.3).float()
+    y = torch.cat([y, (y[:, :1] * y[:, 1:2])], 1)  # the last label: the first two together
+    names = tuple(f"label {i}" for i in range(labels))
+    parts = [LabelSets(x[a:b], y[a:b], names) for a, b in ((0, 140), (140, 190), (190, size))]
+    return Splits(*parts)
