@@ -1,0 +1,179 @@
+"""Everything a system is trained and tested on: splits as arc corpora, the feature space and the word vectors.
+
+Candidates, feature space and encodings are made once and kept in a cache folder, so that many runs can share them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from spen.tasks.srl.arcs import ArcCorpus
+from spen.tasks.srl.candidates import CandidateRules
+from spen.tasks.srl.encoding import Encoded, encode
+from spen.tasks.srl.ewt import SPLITS, read_ewt
+from spen.tasks.srl.features import SIMPLE_TEMPLATES, TEMPLATES, FeatureSpace
+from spen.tasks.srl.grammar import GENRES, make_corpus
+from spen.tasks.srl.sentences import Sentence
+from spen.tasks.srl.vectors import WordVectors, read_vectors
+
+__all__ = [
+    "APPENDIX_TEMPLATES",
+    "TEMPLATE_SETS",
+    "Prepared",
+    "builtin_splits",
+    "ewt_splits",
+    "prepare",
+    "without_genre",
+]
+
+APPENDIX_TEMPLATES = tuple(name for name in SIMPLE_TEMPLATES if name != "p.frame")
+"""Words, tags and dependents of predicate and argument, path and distance. Conjunctions are left to the network, and
+so is p.frame: the whole list of a verb's dependents in one value is a conjunction in all but its name."""
+
+TEMPLATE_SETS: Mapping[str, tuple[str, ...]] = {"appendix": APPENDIX_TEMPLATES, "all": TEMPLATES}
+_VERSION = 2
+
+Splits = dict[str, Sequence[Sentence]]
+
+
+@dataclass
+class Prepared:
+    """One experiment's data."""
+
+    name: str
+    rules: CandidateRules
+    space: FeatureSpace
+    encoded: dict[str, Encoded]
+    word_vectors: WordVectors | None
+    splits: Splits | None = None
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    dimensions: int = 300  # of the word embeddings where no vectors are given
+
+    @cached_property
+    def corpora(self) -> dict[str, ArcCorpus]:
+        """The encoded splits on the device."""
+        return {name: ArcCorpus(encoded, self.device) for name, encoded in self.encoded.items()}
+
+    def sentences(self, split: str) -> Sequence[Sentence]:
+        """The sentences of a split, gold included."""
+        if self.splits is None:
+            raise ValueError("this data has no sentences: it was opened from a run, to label others")
+        return self.splits[split]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.space.roles
+
+    @property
+    def core(self) -> tuple[int, ...]:
+        """The roles a predicate takes once."""
+        return tuple(i for i, core in enumerate(self.space.core) if core)
+
+    def word_table(self) -> Tensor:  # (words, D)
+        """Where the word embeddings start."""
+        if self.word_vectors is None:
+            generator = torch.Generator().manual_seed(0)
+            table = torch.randn(len(self.space.words), self.dimensions, generator=generator)
+            table[0] = 0
+            return table
+        return self.word_vectors.table(self.space.words)[0]
+
+
+def ewt_splits(folder: str | Path) -> Splits:
+    """Train, dev and test of the English Web Treebank benchmark; `folder` holds ewt-srl.*.tsv.gz or a folder ewt."""
+    folder = Path(folder)
+    root = folder / "ewt" if (folder / "ewt").is_dir() else folder
+    return {split: read_ewt(root, split) for split in SPLITS}
+
+
+def builtin_splits(size: int = 900, *, seed: int = 0) -> Splits:
+    """The grammar's corpus: train, dev and test of `size`, a third and a third sentences."""
+    part = max(1, size // 3)
+    corpus = make_corpus(size + 2 * part, seed=seed, genres=GENRES)
+    return {"train": corpus[:size], "dev": corpus[size : size + part], "test": corpus[size + part :]}
+
+
+def without_genre(splits: Splits, genre: str) -> Splits:
+    """Train and dev without the genre; test is all there is of it, whichever split it came from."""
+    genres = sorted({sentence.genre for part in splits.values() for sentence in part})
+    if genre not in genres:
+        raise ValueError(f"no sentence is of genre {genre!r}; there are {', '.join(genres)}")
+    kept = {name: [s for s in splits[name] if s.genre != genre] for name in ("train", "dev")}
+    return {**kept, "test": [s for part in splits.values() for s in part if s.genre == genre]}
+
+
+def prepare(
+    splits: Splits,
+    *,
+    name: str,
+    templates: str = "appendix",
+    vectors: str | Path | None = None,
+    cache: str | Path | None = None,
+    device: torch.device | str = "cpu",
+) -> Prepared:
+    """Fit candidates and features on `train`, encode every split; remembered in `cache` by content."""
+    if templates not in TEMPLATE_SETS:
+        raise ValueError(f"no template set is called {templates!r}; choose from {', '.join(TEMPLATE_SETS)}")
+    words = read_vectors(vectors) if vectors is not None else None
+    folder = None if cache is None else Path(cache) / f"srl-{name}-{templates}-{_digest(splits, templates, words)}"
+    if folder is not None and (folder / "ready").is_file():
+        rules, space, encoded = _load(folder, list(splits))
+    else:
+        train = splits["train"]
+        rules = CandidateRules.fit(train)
+        extra = words.words if words is not None else ()
+        space = FeatureSpace.fit(train, rules, templates=TEMPLATE_SETS[templates], extra_words=extra)
+        encoded = {split: encode(sentences, rules, space) for split, sentences in splits.items()}
+        if folder is not None:
+            _save(folder, rules, space, encoded)
+    return Prepared(name, rules, space, encoded, words, splits, torch.device(device))
+
+
+def _digest(splits: Splits, templates: str, words: WordVectors | None) -> str:
+    digest = hashlib.sha256(f"{_VERSION} {templates} {len(words.words) if words else 0}".encode())
+    for name, sentences in splits.items():
+        digest.update(name.encode())
+        for sentence in sentences:
+            digest.update(repr(sentence).encode())
+    return digest.hexdigest()[:16]
+
+
+def _save(folder: Path, rules: CandidateRules, space: FeatureSpace, encoded: Mapping[str, Encoded]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, arrays in encoded.items():
+        arrays.save(folder / f"{split}.npz")
+    _write(folder / "space.json", space.to_json())
+    _write(folder / "rules.json", rules_to_json(rules))
+    (folder / "ready").touch()
+
+
+def _load(folder: Path, splits: Sequence[str]) -> tuple[CandidateRules, FeatureSpace, dict[str, Encoded]]:
+    space = FeatureSpace.from_json((folder / "space.json").read_text(encoding="utf-8"))
+    rules = rules_from_json((folder / "rules.json").read_text(encoding="utf-8"))
+    return rules, space, {split: Encoded.load(folder / f"{split}.npz") for split in splits}
+
+
+def rules_to_json(rules: CandidateRules) -> str:
+    """The kept paths; null where all are."""
+    return json.dumps(None if rules.paths is None else sorted(rules.paths), ensure_ascii=False)
+
+
+def rules_from_json(text: str) -> CandidateRules:
+    """The inverse of rules_to_json."""
+    paths = json.loads(text)
+    return CandidateRules(None if paths is None else frozenset(paths))
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8")
+    os.replace(part, path)

@@ -1,0 +1,209 @@
+"""E(y; F(x)) of the appendix: local scores, five global terms, soft constraints, entropy.
+
+Label 0 is the empty one. The mass of an arc is z = Σ_{k ≠ 0} y[k]: what it gives to real roles. A predicate's label
+histogram is w_p = Σ_a y_p[a, 1:]. Energies here read y with invalid arcs at the empty label; `Held` sees to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from spen.energies import NonNegativeLinear, SoftNand, Softplus
+from spen.energies.compose import Term, terms_of
+from spen.protocols import Energy
+from spen.tasks.srl.local import Scored
+
+__all__ = [
+    "ArgumentCount",
+    "ArgumentSet",
+    "Held",
+    "LabelCoherence",
+    "LabelHistogram",
+    "Network",
+    "TopicalCoherence",
+    "mass",
+    "overlap_constraint",
+    "repeat_constraint",
+]
+
+SMALL = 0.1
+"""Mass added to the denominator of an average, so that a predicate about to lose its last argument has a slope."""
+
+
+def mass(y: Tensor) -> Tensor:  # (B, n, K, A) → (B, n, K)
+    """z = Σ_{k ≠ 0} y[k]."""
+    return y[..., 1:].sum(-1)
+
+
+class Held(Energy):
+    """E(ŷ; F) with ŷ = y on valid arcs and the empty label on the others, which so have no gradient. Wraps an energy.
+
+    Init starts invalid arcs at the empty label; with nothing to push them they stay.
+    """
+
+    def __init__(self, energy: nn.Module) -> None:
+        super().__init__()
+        self.energy = energy
+
+    def forward(self, y: Tensor, features: Scored) -> Tensor:
+        return self.energy(_held(y, features), features)
+
+    def terms(self) -> Iterator[Term]:
+        for name, function, closed in terms_of(self.energy):
+            yield name, _on_held(function), closed
+
+
+def _on_held(function: Callable[[Tensor, Scored], Tensor]) -> Callable[[Tensor, Scored], Tensor]:
+    return lambda y, features: function(_held(y, features), features)
+
+
+def _held(y: Tensor, features: Scored) -> Tensor:
+    empty = torch.zeros(y.shape[-1], dtype=y.dtype, device=y.device)
+    empty[0] = 1
+    return torch.where(features.mask[..., None], y, empty)
+
+
+class Network(nn.Module):
+    """⟨w, softplus(W u + V c + b)⟩: a two-layer network on what moves (u, a function of y) and what does not (c).
+
+    ``convex=True`` is its input-convex twin: w ≥ 0, and a free linear term ⟨d, u⟩ gives back the slopes of either
+    sign that w lost. The last layer starts small: a prior that starts loud is switched off by learning. No output
+    bias: a constant has no gradient.
+    """
+
+    def __init__(
+        self, moving: int, context: int, *, hidden: int = 50, temperature: float = 2.0, convex: bool = False
+    ) -> None:
+        super().__init__()
+        self.moving = nn.Linear(moving, hidden)
+        self.context = nn.Linear(context, hidden, bias=False) if context else None
+        self.bend = Softplus(temperature)
+        self.last: nn.Module
+        if convex:
+            self.last = NonNegativeLinear(hidden, 1)
+            self.direct: nn.Linear | None = nn.Linear(moving, 1, bias=False)
+            nn.init.zeros_(self.direct.weight)
+        else:
+            self.last = nn.Linear(hidden, 1, bias=False)
+            nn.init.normal_(self.last.weight, std=0.3 * hidden**-0.5)
+            self.direct = None
+
+    def forward(self, u: Tensor, c: Tensor | None = None) -> Tensor:  # (…, moving), (…, context) → (…)
+        total = self.moving(u)
+        if self.context is not None:
+            total = total + self.context(c)
+        value = self.last(self.bend(total))
+        if self.direct is not None:
+            value = value + self.direct(u)
+        return value.squeeze(-1)
+
+
+class ArgumentSet(Energy):
+    """Σ_p MLP([Σ_a z_p[a] f_a / Σ_a z_p[a];  f_p]): which arguments go together with which predicate (term 1).
+
+    The convex version divides by the number of candidates: a ratio of two functions of y is not convex, and a network
+    on it would not be either.
+    """
+
+    def __init__(self, words: int, *, hidden: int = 50, convex: bool = False) -> None:
+        super().__init__()
+        self.network = Network(words, words, hidden=hidden, convex=convex)
+        self.convex = convex
+
+    def forward(self, y: Tensor, features: Scored) -> Tensor:
+        average = _average(mass(y), features.argument, features.mask, self.convex)
+        return (self.network(average, features.predicate) * features.predicate_mask).sum(1)
+
+
+class LabelHistogram(Energy):
+    """Σ_p MLP([w_p; f_p]): which roles a predicate takes, and how many of each (term 2)."""
+
+    def __init__(self, roles: int, words: int, *, hidden: int = 50, convex: bool = False) -> None:
+        super().__init__()
+        self.network = Network(roles - 1, words, hidden=hidden, convex=convex)
+
+    def forward(self, y: Tensor, features: Scored) -> Tensor:
+        histogram = y[..., 1:].sum(2)
+        return (self.network(histogram, features.predicate) * features.predicate_mask).sum(1)
+
+
+class ArgumentCount(Energy):
+    """α Σ_p (Σ_k w_p[k] − ⟨u, f_p⟩ − b)²: how many arguments a predicate should have (term 3).
+
+    The scale α ≥ 0 is learned and starts small; with α = 1 it is the paper's term.
+    """
+
+    def __init__(self, words: int, *, scale: float = 0.1, usual: float = 2.5) -> None:
+        super().__init__()
+        self.expected = nn.Linear(words, 1)
+        nn.init.zeros_(self.expected.weight)
+        nn.init.constant_(self.expected.bias, usual)
+        self.log_scale = nn.Parameter(torch.tensor(scale).log())
+
+    def forward(self, y: Tensor, features: Scored) -> Tensor:
+        missing = mass(y).sum(2) - self.expected(features.predicate).squeeze(-1)
+        return self.log_scale.exp() * (missing.square() * features.predicate_mask).sum(1)
+
+
+class LabelCoherence(Energy):
+    """MLP(mean_p w_p): which roles a sentence as a whole has (term 4)."""
+
+    def __init__(self, roles: int, *, hidden: int = 50, convex: bool = False) -> None:
+        super().__init__()
+        self.network = Network(roles - 1, 0, hidden=hidden, convex=convex)
+
+    def forward(self, y: Tensor, features: Scored) -> Tensor:
+        histogram = y[..., 1:].sum((1, 2))  # padded predicates have no mass
+        return self.network(histogram / features.predicate_mask.sum(1, keepdim=True).clamp(min=1))
+
+
+class TopicalCoherence(Energy):
+    """MLP(Σ_r s_r f_r / Σ_r s_r) over all arcs r of the sentence, s_r their mass (term 5)."""
+
+    def __init__(self, arc: int, *, hidden: int = 50, convex: bool = False) -> None:
+        super().__init__()
+        self.network = Network(arc, 0, hidden=hidden, convex=convex)
+        self.convex = convex
+
+    def forward(self, y: Tensor, features: Scored) -> Tensor:
+        weights, arcs = mass(y).flatten(1)[:, None], features.arc.flatten(1, 2)[:, None]
+        return self.network(_average(weights, arcs, features.mask.flatten(1)[:, None], self.convex).squeeze(1))
+
+
+def overlap_constraint(*, weight: float = 1.0, temperature: float = 20.0) -> SoftNand:
+    """α Σ_p Σ_{a<b overlapping} SoftPlus(z_p[a] + z_p[b] − 1): arguments of a predicate do not overlap."""
+
+    def pairs(y: Tensor, features: Scored) -> tuple[Tensor, Tensor, Tensor]:
+        z = mass(y)
+        return z[..., :, None], z[..., None, :], features.conflicts.triu(1).to(y.dtype)
+
+    return SoftNand(pairs, weight=weight, temperature=temperature)
+
+
+def repeat_constraint(core: Sequence[int], *, weight: float = 1.0, temperature: float = 20.0) -> SoftNand:
+    """α Σ_p Σ_{k core} Σ_{a<b} SoftPlus(y_p[a, k] + y_p[b, k] − 1): a core role goes to one argument.
+
+    Over the core roles and a predicate's own candidates alone: (B, n, K, K, core) numbers.
+    """
+    roles = list(core)
+
+    def pairs(y: Tensor, features: Scored) -> tuple[Tensor, Tensor, Tensor]:
+        of = y[..., roles]
+        both = features.mask[..., :, None] & features.mask[..., None, :]
+        return of[..., :, None, :], of[..., None, :, :], both.triu(1).to(y.dtype)[..., None]
+
+    return SoftNand(pairs, weight=weight, temperature=temperature)
+
+
+def _average(
+    weights: Tensor,  # (B, n, K)
+    values: Tensor,  # (B, n, K, D)
+    mask: Tensor,  # (B, n, K) bool
+    fixed: bool,
+) -> Tensor:  # (B, n, D)
+    """Σ w v / (Σ w + small), or Σ w v / K where the denominator must not depend on y."""
+    total = mask.sum(-1).clamp(min=1).to(weights.dtype) if fixed else weights.sum(-1) + SMALL
+    return torch.einsum("bnk,bnkd->bnd", weights, values) / total[..., None]

@@ -1,0 +1,153 @@
+"""Parsed text in, roles out: a run folder labels CoNLL-U.
+
+python -m spen.tasks.srl.predict RUN sentences.conllu --format props|json|pretty -o out.props
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+import spen
+from spen.tasks.srl.arcs import ArcCorpus
+from spen.tasks.srl.conll2005 import props_text
+from spen.tasks.srl.conllu import read_conllu
+from spen.tasks.srl.corpora import Prepared, rules_from_json
+from spen.tasks.srl.decoding import DECODERS, Decoder
+from spen.tasks.srl.encoding import encode
+from spen.tasks.srl.evaluate import label_sentences
+from spen.tasks.srl.features import FeatureSpace
+from spen.tasks.srl.recipes import SrlRecipe
+from spen.tasks.srl.sentences import Argument, Props, Sentence, write_text
+from spen.tasks.srl.training import load_system
+from spen.training import Run
+
+__all__ = ["FORMATS", "Labeller", "main", "render"]
+
+Format = Literal["props", "json", "pretty"]
+FORMATS: tuple[Format, ...] = ("props", "json", "pretty")
+
+
+@dataclass(frozen=True)
+class Labeller:
+    """A trained system, ready for sentences with trees."""
+
+    recipe: SrlRecipe
+    model: spen.SPEN
+    data: Prepared
+
+    @classmethod
+    def open(cls, run: Path | str, *, device: torch.device | str = "cpu") -> Labeller:
+        """The system of a run folder."""
+        opened = Run.open(run)
+        path = opened.folder / "srl.json"
+        if not path.is_file():
+            raise ValueError(
+                f"{run} has no srl.json beside its weights, so its features cannot be read; train it again"
+            )
+        held = json.loads(path.read_text(encoding="utf-8"))
+        weights = opened.load()
+        data = Prepared(
+            name=str(opened.description()["recipe"].get("data", "")),
+            rules=rules_from_json(json.dumps(held["rules"])),
+            space=FeatureSpace.from_json(json.dumps(held["space"])),
+            encoded={},
+            word_vectors=None,
+            device=torch.device(device),
+            dimensions=weights["features.words.table.weight"].shape[1],
+        )
+        return cls(*load_system(run, data), data)
+
+    def __call__(self, sentences: Sequence[Sentence], *, decoder: Decoder = "ad3") -> list[Props]:
+        """The propositions of every sentence; its predicates are given, its arguments found."""
+        corpus = ArcCorpus(encode(sentences, self.data.rules, self.data.space), self.data.device)
+        return label_sentences(
+            self.model,
+            corpus,
+            sentences,
+            self.data.roles,
+            self.data.core,
+            decoder=decoder,
+            feedforward=self.recipe.objective in ("local", "structured"),
+        )
+
+
+def render(sentences: Sequence[Sentence], found: Sequence[Props], style: Format = "props") -> str:
+    """Propositions as a CoNLL-2005 props file, as JSON, or for the eye."""
+    if style == "props":
+        return props_text(found)
+    if style == "json":
+        pairs = zip(sentences, found, strict=True)
+        return json.dumps([_as_json(s, p) for s, p in pairs], ensure_ascii=False, indent=1) + "\n"
+    if style != "pretty":
+        raise ValueError(f"no format is called {style!r}; choose from {', '.join(FORMATS)}")
+    blocks = [
+        "\n".join([" ".join(sentence.words), *(f"  {_bracketed(sentence, p.pieces)}" for p in props.propositions)])
+        for sentence, props in zip(sentences, found, strict=True)
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _as_json(sentence: Sentence, props: Props) -> dict[str, Any]:
+    return {
+        "id": sentence.sent_id,
+        "words": list(sentence.words),
+        "predicates": [
+            {
+                "token": p.predicate,
+                "word": sentence.words[p.predicate],
+                "sense": p.sense,
+                "arguments": [
+                    {"role": a.role, "start": a.start, "end": a.end, "text": " ".join(sentence.words[a.start : a.end])}
+                    for a in p.arguments
+                ],
+            }
+            for p in props.propositions
+        ],
+    }
+
+
+def _bracketed(sentence: Sentence, pieces: Collection[Argument]) -> str:
+    """The dog [V chased] [A1 the cat]"""
+    words = list(sentence.words)
+    for piece in pieces:
+        words[piece.start] = f"[{piece.role} {words[piece.start]}"
+        words[piece.end - 1] += "]"
+    return " ".join(words)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; errors are one line and status 2."""
+    parser = argparse.ArgumentParser(prog="python -m spen.tasks.srl.predict", description="Label parsed text.")
+    parser.add_argument("run", type=Path)
+    parser.add_argument("input", type=Path, help="CoNLL-U, gzipped or not")
+    parser.add_argument("-o", "--out", type=Path)
+    parser.add_argument("--format", choices=FORMATS, default="props")
+    parser.add_argument("--decoder", choices=DECODERS, default="ad3")
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args(arguments)
+    try:
+        labeller = Labeller.open(given.run, device=given.device)
+        sentences = read_conllu(given.input).sentences
+        text = render(sentences, labeller(sentences, decoder=given.decoder), given.format)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    predicates = sum(len(s.propositions) for s in sentences)
+    print(f"{len(sentences)} sentences, {predicates} predicates", file=sys.stderr)
+    if given.out is None:
+        sys.stdout.write(text)
+    else:
+        write_text(given.out, text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""Recipes: every system of the table as a typed value, with the paper's numbers beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, get_args, get_type_hints
+
+__all__ = ["ABLATIONS", "RECIPES", "TERMS", "Figures", "SrlRecipe", "changed", "find_recipe"]
+
+TERMS = ("argument_set", "label_histogram", "argument_count", "label_coherence", "topical_coherence")
+Update = Literal["logits", "through_logits", "mirror", "projected"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """F1 in the paper on WSJ dev, WSJ test and Brown; None where it gives none."""
+
+    dev: float | None = None
+    test: float | None = None
+    out_of_domain: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SrlRecipe:
+    """A system: its F(x), its energy, its descent and how it is trained. The defaults are the paper's."""
+
+    name: str
+    about: str
+    paper: dict[str, Figures] = field(default_factory=dict)  # by decoder
+    # F(x)
+    templates: Literal["appendix", "all"] = "appendix"
+    encoder: Literal["arcs", "contextual"] = "arcs"
+    dropout: float = 0.5
+    context_dropout: float = 0.0
+    feature_dropout: float = 0.0
+    # E(y; F(x))
+    terms: tuple[str, ...] = TERMS
+    hidden: int = 50
+    convex: bool = False
+    constraints: bool = True
+    constraint_weight: float = 3.0
+    entropy: float = 1.0
+    attention: bool = False
+    # the descent
+    update: Update = "logits"
+    steps: int = 10
+    rate: float = 0.2
+    # training
+    objective: Literal["local", "structured", "end_to_end", "ssvm"] = "end_to_end"
+    base: str | None = "local"  # the recipe whose trained F(x) serves as pretraining
+    pretrain_epochs: int = 16
+    clamped_epochs: int = 3
+    joint_epochs: int = 12
+    patience: int = 5
+    pretrain_rate: float = 1e-3
+    decay: float = 0.1  # the learning rate falls to this fraction over pretraining, and again over the joint stage
+    clamped_rate: float = 1e-3
+    joint_rate: float = 3e-4
+    violation_weight: float = 0.0
+    weight_decay: float = 0.0
+    cells: int = 1024
+
+    def describe(self) -> dict[str, Any]:
+        """The recipe as JSON can hold it; the text about it is left out, for a better sentence is the same recipe."""
+        values = asdict(self)
+        del values["about"], values["paper"]
+        return values
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any]) -> SrlRecipe:
+        """The inverse of `describe`."""
+        known = (RECIPES | ABLATIONS).get(values["name"].partition(":")[0])
+        about = known.about if known else values["name"]
+        return cls(about=about, **{**values, "terms": tuple(values["terms"])})
+
+    def quick(self) -> SrlRecipe:
+        """The same system, trained for a minute on little data."""
+        return replace(self, pretrain_epochs=5, clamped_epochs=1, joint_epochs=2, patience=3, cells=256)
+
+
+LOCAL = SrlRecipe(
+    name="local",
+    about="The arc-factored classifier of the appendix.",
+    paper={"greedy": Figures(78.0, 79.7, 69.7), "ad3": Figures(78.2, 80.0, 69.9)},
+    objective="local",
+    base=None,
+    terms=(),
+    constraints=False,
+)
+SPEN = SrlRecipe(
+    name="spen",
+    about="Local energy, five global terms and soft constraints, trained end to end.",
+    paper={"greedy": Figures(79.0, 80.7, 69.3), "ad3": Figures(79.0, 80.7, 69.4)},
+    violation_weight=2.0,
+    clamped_rate=2e-3,
+    joint_rate=5e-4,
+    cells=2048,
+)
+CONVEX = replace(
+    SPEN,
+    name="convex",
+    about="The SPEN with an energy convex in y (ICNN).",
+    paper={"ad3": Figures(test=80.3)},
+    convex=True,
+)
+SSVM = replace(
+    SPEN,
+    name="ssvm",
+    about="The SPEN's energy trained with the structured hinge; the paper could not beat Local with it.",
+    paper={},
+    objective="ssvm",
+    joint_rate=1e-4,
+)
+STRUCTURED = replace(
+    LOCAL,
+    name="structured",
+    about="The local scores trained with the log loss of the constrained problem (dynamic programme).",
+    paper={"ad3": Figures(78.6, 79.9, 71.3)},  # Täckström et al. 2015, Structured
+    objective="structured",
+)
+BEST_LOCAL = replace(
+    LOCAL,
+    name="best-local",
+    about="The contextual F(x) of spen-best on its own.",
+    paper={},
+    templates="all",
+    encoder="contextual",
+    feature_dropout=0.2,
+    pretrain_epochs=20,
+)
+BEST = replace(
+    SPEN,
+    name="spen-best",
+    about="A BiLSTM over words, tags and tree, every feature template, and an energy with attention over arcs.",
+    paper={},
+    templates="all",
+    encoder="contextual",
+    feature_dropout=0.2,
+    attention=True,
+    base="best-local",
+)
+
+RECIPES: dict[str, SrlRecipe] = {r.name: r for r in (LOCAL, SPEN, CONVEX, SSVM, STRUCTURED, BEST_LOCAL, BEST)}
+
+
+def _ablation(suffix: str, about: str, **changes: Any) -> SrlRecipe:
+    return replace(SPEN, name=f"spen-{suffix}", about=about, paper={}, **changes)
+
+
+ABLATIONS: dict[str, SrlRecipe] = {
+    r.name: r
+    for r in (
+        *(
+            _ablation(f"no-{t.replace('_', '-')}", f"The SPEN without {t}.", terms=tuple(x for x in TERMS if x != t))
+            for t in TERMS
+        ),
+        _ablation("no-global", "The SPEN with constraints alone.", terms=()),
+        _ablation("no-constraints", "No soft constraints, nor their hinge.", constraints=False, violation_weight=0.0),
+        _ablation("no-entropy", "The SPEN without entropy smoothing.", entropy=0.0),
+        _ablation("through-logits", "The gradient taken through the softmax.", update="through_logits"),
+        _ablation("mirror", "Entropic mirror descent.", update="mirror"),
+        _ablation("projected", "Euclidean projection onto the simplex.", update="projected", rate=0.1),
+        *(_ablation(f"steps-{t}", f"The SPEN with T = {t}.", steps=t) for t in (1, 3, 5, 20)),
+    )
+}
+
+
+def find_recipe(name: str) -> SrlRecipe:
+    """A recipe by name, with changes behind it if any: `spen`, `spen:steps=5:convex=true`."""
+    base, *changes = name.split(":")
+    everything = RECIPES | ABLATIONS
+    if base not in everything:
+        raise ValueError(f"no recipe is called {base!r}; choose from {', '.join(everything)}")
+    return changed(everything[base], changes) if changes else everything[base]
+
+
+def changed(recipe: SrlRecipe, changes: Sequence[str]) -> SrlRecipe:
+    """The recipe with `key=value` put into it; its name says so, and the paper's numbers no longer belong to it."""
+    values: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = change.partition("=")
+        if not equals or key not in _CHANGEABLE:
+            raise ValueError(f"{change!r} changes nothing: write key=value with a key of {', '.join(_CHANGEABLE)}")
+        values[key] = _value(key, text, getattr(recipe, key))
+    return replace(recipe, name=":".join([recipe.name, *changes]), paper={}, **values)
+
+
+_CHANGEABLE = tuple(f.name for f in fields(SrlRecipe) if f.name not in ("name", "about", "paper"))
+_CHOICES = {f.name: get_args(hint) for f in fields(SrlRecipe) if get_args(hint := get_type_hints(SrlRecipe)[f.name])}
+
+
+def _value(key: str, text: str, now: Any) -> Any:
+    if key == "terms":
+        return tuple(x for x in text.split("+") if x)
+    if key == "base":
+        return text or None
+    if isinstance(now, str) and text not in _CHOICES[key]:
+        raise ValueError(f"{key} is one of {', '.join(_CHOICES[key])}, not {text!r}")
+    if isinstance(now, bool):
+        if text not in ("true", "false"):
+            raise ValueError(f"{key} is true or false, not {text!r}")
+        return text == "true"
+    try:
+        return type(now)(text)
+    except ValueError:
+        raise ValueError(f"{key} is a number of type {type(now).__name__}, not {text!r}") from None

@@ -1,0 +1,172 @@
+"""The whole of Table 2 in small: train, resume, evaluate, report, predict."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from spen.tasks.srl import reproduce as module
+from spen.tasks.srl.conll2005 import read_props
+from spen.tasks.srl.corpora import builtin_splits, prepare, without_genre
+from spen.tasks.srl.predict import Labeller, main, render
+from spen.tasks.srl.recipes import SrlRecipe
+from spen.tasks.srl.reproduce import Job, Settings, jobs, reproduce
+from spen.tasks.srl.score import score
+from spen.tasks.srl.table import summarise
+
+QUICK = SrlRecipe.quick
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """local and spen, trained for an epoch or two on a tiny corpus, with a genre left out as well."""
+    folder = tmp_path_factory.mktemp("table2")
+    patch = pytest.MonkeyPatch()
+    shrink = {"pretrain_epochs": 2, "clamped_epochs": 1, "joint_epochs": 1}
+    patch.setattr(SrlRecipe, "quick", lambda self: replace(QUICK(self), **shrink))
+    patch.setattr(module, "builtin_splits", lambda size: builtin_splits(90))
+    settings = Settings(out=folder, data=None, rows=("spen",), seeds=(0,), genre="court", quick=True)
+    assert reproduce(replace(settings, seconds=0.0)) is None, "no time, no result"
+    assert reproduce(settings) is not None
+    patch.undo()
+    return folder
+
+
+def test_bases_come_first() -> None:
+    settings = Settings(out=Path("x"), data=None, rows=("spen-best", "convex"), seeds=(0, 1), genre="court")
+    found = jobs(settings)
+    assert found[:4] == [Job(row, 0, "whole") for row in ("best-local", "spen-best", "local", "convex")]
+    assert len(found) == 16
+
+
+def test_results_and_report(out: Path) -> None:
+    results = json.loads((out / "results.json").read_text())
+    rows = {(r["row"], r["decoder"]): r for r in results["rows"]}
+    assert set(rows) == {(s, d) for s in ("local", "spen") for d in ("greedy", "ad3")}
+    assert rows["spen", "ad3"]["test"]["paper"] == 80.7
+    for row in rows.values():
+        for column in ("dev", "test", "out_of_domain"):
+            assert row[column]["seeds"] == 1
+            assert 0 < row[column]["mean"] <= 100
+    run = next(r for r in results["runs"] if r["row"] == "spen" and r["corpus"] == "whole")
+    assert [len(run["descent"][key]) for key in ("energy", "f1", "violations")] == [11, 11, 11]
+    assert run["descent"]["energy"][-1] < run["descent"]["energy"][0]
+    assert run["sentences_per_second"] > 0
+    page = (out / "report.html").read_text()
+    for text in ("spen + AD³", "<svg", "violations", "80.7", "trained without court"):
+        assert text in page
+    assert "http" not in page, "the page stands alone"
+
+
+def test_the_written_propositions_have_the_reported_score(out: Path) -> None:
+    dev = builtin_splits(90)["dev"]
+    result = json.loads((out / "runs" / "whole" / "spen-0" / "evaluation.json").read_text())
+    found = read_props(out / "runs" / "whole" / "spen-0" / "dev.props.gz")
+    assert score(dev, found).f1 == pytest.approx(result["dev"]["f1"]["ad3"], abs=1e-3)
+
+
+def test_a_finished_table_is_not_trained_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "run_job", lambda *_: pytest.fail("there is nothing left to train"))
+    monkeypatch.setattr(module, "builtin_splits", lambda size: builtin_splits(90))
+    settings = Settings(out=out, data=None, rows=("spen",), seeds=(0,), genre="court", quick=True)
+    assert reproduce(settings) is not None
+
+
+CONLLU = "\n".join(
+    "\t".join(row)
+    for row in (
+        ("1", "The", "the", "DET", "DT", "_", "2", "det", "_", "_"),
+        ("2", "dog", "dog", "NOUN", "NN", "_", "3", "nsubj", "_", "_"),
+        ("3", "chased", "chase", "VERB", "VBD", "_", "0", "root", "_", "_"),
+        ("4", "the", "the", "DET", "DT", "_", "5", "det", "_", "_"),
+        ("5", "goat", "goat", "NOUN", "NN", "_", "3", "obj", "_", "_"),
+    )
+)
+
+
+def test_parsed_text_is_labelled(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, source = out / "runs" / "whole" / "spen-0", tmp_path / "in.conllu"
+    source.write_text(CONLLU + "\n\n" + CONLLU + "\n")
+    target = tmp_path / "out.props"
+    assert main([str(run), str(source), "-o", str(target)]) == 0
+    assert "2 sentences, 2 predicates" in capsys.readouterr().err
+    props = read_props(target)
+    assert [p.length for p in props] == [5, 5]
+    assert props[0].propositions[0].predicate == 2
+    assert props[0] == props[1]
+    assert main([str(run), str(source), "--format", "json"]) == 0
+    (first, _) = json.loads(capsys.readouterr().out)
+    assert first["predicates"][0]["sense"] == "chase"
+    assert main([str(run), str(source), "--format", "pretty", "--decoder", "greedy"]) == 0
+    assert "[V chased]" in capsys.readouterr().out
+
+
+def test_labels_equal_those_of_the_evaluation(out: Path) -> None:
+    dev = builtin_splits(90)["dev"]
+    labeller = Labeller.open(out / "runs" / "whole" / "spen-0")
+    assert labeller(dev) == read_props(out / "runs" / "whole" / "spen-0" / "dev.props.gz")
+
+
+def test_mistakes_are_one_line(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = out / "runs" / "whole" / "spen-0"
+    source = tmp_path / "bad.conllu"
+    source.write_text("1\tOnly\n")
+    assert main([str(run), str(source)]) == 2
+    assert main([str(tmp_path), str(source)]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert "2 columns where CoNLL-U has 10" in errors[0]
+    assert "is not a run: it has no run.json" in errors[1]
+    with pytest.raises(ValueError, match="no format is called 'xml'"):
+        render([], [], "xml")  # type: ignore[arg-type]
+
+
+def test_the_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
+    splits = builtin_splits(30)
+    first = prepare(splits, name="a", cache=tmp_path)
+    second = prepare(splits, name="a", cache=tmp_path)
+    assert first.space == second.space
+    assert first.rules == second.rules
+    for split in splits:
+        assert (first.encoded[split].arc_features == second.encoded[split].arc_features).all()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert prepare(splits, name="a", templates="all", cache=tmp_path).space.size > first.space.size
+    with pytest.raises(ValueError, match="no template set is called 'some'"):
+        prepare(splits, name="a", templates="some")
+    assert torch.equal(first.word_table(), second.word_table())
+
+
+def test_tuning_leaves_the_test_data_alone(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "builtin_splits", lambda size: builtin_splits(90))
+    settings = Settings(out=out, data=None, rows=("spen",), seeds=(0,), quick=True, dev_only=True)
+    data = module.Corpora(settings).get("whole", "appendix")
+    monkeypatch.setattr(type(data), "sentences", lambda self, split: self.splits[split] if split == "dev" else 1 / 0)
+    result = module.evaluate_job(Job("spen", 0, "whole"), settings, data, 1.0)
+    assert "test" not in result
+    (row, _) = summarise([result], {})["rows"]
+    assert row["test"]["mean"] is None
+    assert row["dev"]["mean"] > 0
+
+
+def test_workers_are_told_everything(tmp_path: Path) -> None:
+    settings = Settings(
+        out=tmp_path, data=tmp_path / "data", device="cuda", quick=True, sentences=7, dev_only=True, workers=2
+    )
+    command = list(module._command(Job("spen:steps=3", 2, "without-court"), settings, 100.0))
+    text = " ".join(command[3:])
+    for part in ("--only without-court/spen:steps=3/2", "--quick", "--sentences 7", "--dev-only", "--seconds 90.0"):
+        assert part in text
+    assert f"--data {tmp_path / 'data'}" in text
+
+
+def test_a_genre_is_left_out_whole() -> None:
+    splits = builtin_splits(30)
+    left = without_genre(splits, "court")
+    assert {s.genre for s in [*left["train"], *left["dev"]]} == {"farm", "harbour"}
+    assert {s.genre for s in left["test"]} == {"court"}
+    assert sum(map(len, left.values())) == 50 - sum(s.genre != "court" for s in splits["test"])
+    with pytest.raises(ValueError, match="no sentence is of genre 'moon'; there are court, farm, harbour"):
+        without_genre(splits, "moon")

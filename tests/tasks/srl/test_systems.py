@@ -1,0 +1,175 @@
+"""Every recipe is found, built and trained for two steps; knobs turn something; base runs are taken over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spen.tasks.srl.arcs import ArcSource
+from spen.tasks.srl.recipes import ABLATIONS, RECIPES, TERMS, SrlRecipe, find_recipe
+from spen.tasks.srl.systems import build, stages
+from spen.tasks.srl.training import load_system, recipe_of, train
+from tests.tasks.srl.small import batch, prepared
+
+
+class Two:
+    """The first two batches of a source."""
+
+    def __init__(self, source: ArcSource) -> None:
+        self.source = source
+
+    def batches(self, epoch: int, rank: int, world: int) -> Iterator[tuple[Any, Any]]:
+        yield from (pair for pair, _ in zip(self.source.batches(epoch, rank, world), range(2), strict=False))
+
+    def count(self, world: int) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *ABLATIONS])
+def test_two_steps_of_every_stage(name: str) -> None:
+    recipe = find_recipe(name)
+    data = prepared(recipe.templates)
+    model = build(recipe, data)
+    x, target = prepared(recipe.templates).corpora["train"].batch(np.arange(6))
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    for stage in stages(recipe, len(data.roles), data.core):
+        model.train()
+        free = stage.trained(model)
+        optimizer = torch.optim.Adam(free.values(), lr=stage.learning_rate)
+        losses = []
+        for _ in range(2):
+            optimizer.zero_grad()
+            loss = stage.objective(model, x, target)
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        assert np.isfinite(losses).all()
+        assert stage.objective.predict(model.eval(), x).shape == (*x.mask.shape, len(data.roles))
+    moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
+    assert any(k.startswith("features.") for k in moved)
+    if recipe.objective in ("end_to_end", "ssvm"):
+        for term in recipe.terms:
+            assert any(f".{term}." in k for k in moved), f"{term} learns nothing"
+        assert recipe.objective == "ssvm" or "minimizer.rule.rates.log" in moved
+
+
+def test_recipes_carry_the_papers_numbers() -> None:
+    assert find_recipe("spen").paper["ad3"].test == 80.7
+    assert find_recipe("local").paper["greedy"].dev == 78.0
+    assert find_recipe("convex").paper["ad3"].test == 80.3
+    spen = find_recipe("spen")
+    assert (spen.steps, spen.update, spen.hidden, spen.dropout, spen.terms) == (10, "logits", 50, 0.5, TERMS)
+    with pytest.raises(ValueError, match="no recipe is called 'crf'; choose from local, spen"):
+        find_recipe("crf")
+
+
+def test_a_recipe_survives_its_description() -> None:
+    for recipe in (RECIPES | ABLATIONS).values():
+        held = json.loads(json.dumps({"task": "srl", "data": "x", **recipe.describe()}))
+        assert replace(recipe_of(held), paper=recipe.paper) == recipe
+    with pytest.raises(ValueError, match="the run is of task 'denoising'"):
+        recipe_of({"task": "denoising"})
+
+
+KNOBS: dict[str, Any] = {
+    "terms": TERMS[:2],
+    "hidden": 20,
+    "convex": True,
+    "constraints": False,
+    "constraint_weight": 1.0,
+    "entropy": 0.5,
+    "attention": True,
+    "update": "projected",
+    "steps": 3,
+    "rate": 0.1,
+}
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_every_knob_of_the_energy_and_the_descent_turns(knob: str) -> None:
+    data = prepared()
+    x, _ = batch()
+
+    def answer(recipe: SrlRecipe) -> torch.Tensor:
+        model = build(recipe, data).eval()
+        torch.manual_seed(7)
+        with torch.no_grad():
+            for name, parameter in model.energy.named_parameters():
+                if "network" in name:
+                    parameter.add_(0.2 * torch.randn_like(parameter))
+            model.features.roles.bias[1] += 4  # everybody wants the same core role, so constraints bite
+        return model(x).output.detach()
+
+    spen = find_recipe("spen")
+    assert not torch.allclose(answer(spen), answer(replace(spen, **{knob: KNOBS[knob]})), atol=1e-6)
+
+
+def test_training_knobs_reach_the_stages() -> None:
+    recipe = replace(
+        find_recipe("spen"), pretrain_epochs=2, clamped_epochs=4, joint_epochs=5, patience=6, pretrain_rate=0.1,
+        clamped_rate=0.2, joint_rate=0.3, weight_decay=0.4, decay=0.5,
+    )  # fmt: skip
+    first, second, third = stages(recipe, 10, (1, 2))
+    assert (first.epochs, second.epochs, third.epochs) == (2, 4, 5)
+    assert (first.learning_rate, second.learning_rate, third.learning_rate) == (0.1, 0.2, 0.3)
+    assert (first.patience, third.patience, third.weight_decay) == (6, 6, 0.4)
+    assert (first.decay_to, third.decay_to) == (0.5, 0.5)
+    assert second.clamp == ("features.*", "init.*")
+    x, target = batch()
+    model = build(recipe, prepared())
+    with torch.no_grad():
+        model.features.roles.bias[1] += 4
+    plain, strict = (
+        stages(replace(recipe, violation_weight=w), 10, prepared().core)[2].objective.of(model.eval()(x), target)
+        for w in (0.0, 5.0)
+    )
+    assert float(strict.detach()) > float(plain.detach())
+
+
+@pytest.mark.slow
+def test_a_base_run_is_taken_over_and_a_run_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spen.tasks.srl.training.sources", lambda *_: _two_sources())
+    data = prepared()
+    small = {"pretrain_epochs": 1, "clamped_epochs": 1, "joint_epochs": 1}
+    local, spen = (replace(find_recipe(name), **small) for name in ("local", "spen"))
+    base = train(local, data, tmp_path / "local", progress=False)
+    model = train(spen, data, tmp_path / "spen", base=tmp_path / "local", progress=False)
+    assert base is not None
+    assert model is not None
+    stages_run = [json.loads(line)["stage"] for line in (tmp_path / "spen" / "metrics.jsonl").read_text().splitlines()]
+    assert stages_run == ["clamped", "joint"]
+    recipe, again = load_system(tmp_path / "spen", data)
+    assert replace(recipe, paper=spen.paper) == spen
+    x, _ = batch()
+    assert torch.allclose(again(x).output, model.eval()(x).output)
+    with pytest.raises(ValueError, match="the base run has another F\\(x\\) than wrong"):
+        train(replace(spen, encoder="contextual"), data, tmp_path / "wrong", base=tmp_path / "local")
+
+
+def _two_sources() -> tuple[Two, ArcSource]:
+    corpora = prepared().corpora
+    return Two(ArcSource(corpora["train"], cells=64)), ArcSource(corpora["dev"], cells=512, shuffle=False)
+
+
+def test_a_recipe_can_be_changed_by_name() -> None:
+    found = find_recipe("spen:steps=5:convex=true:rate=0.2:update=mirror:terms=argument_set+label_coherence")
+    assert (found.steps, found.convex, found.rate, found.update) == (5, True, 0.2, "mirror")
+    assert found.terms == ("argument_set", "label_coherence")
+    assert found.paper == {}
+    assert recipe_of({"task": "srl", **json.loads(json.dumps(found.describe()))}) == found
+    for name, problem in (
+        ("spen:speed=3", "'speed=3' changes nothing: write key=value with a key of templates"),
+        ("spen:steps", "'steps' changes nothing"),
+        ("spen:steps=few", "steps is a number of type int, not 'few'"),
+        ("spen:convex=maybe", "convex is true or false, not 'maybe'"),
+        ("spen:update=newton", "update is one of logits, through_logits, mirror, projected, not 'newton'"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            find_recipe(name)
