@@ -16,7 +16,18 @@ from PIL import Image
 from spen.tasks.srl.conll2005 import write_props
 from spen.tasks.srl.grammar import make_corpus
 
-COMMANDS = ["list", "train", "evaluate", "predict", "reproduce", "score", "data list", "data fetch", "data make"]
+COMMANDS = [
+    "list",
+    "train",
+    "evaluate",
+    "predict",
+    "reproduce",
+    "score",
+    "compare",
+    "data list",
+    "data fetch",
+    "data make",
+]
 
 
 def spen(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -37,6 +48,7 @@ def test_list_names_every_recipe() -> None:
     result = spen("list")
     assert result.returncode == 0
     assert re.search(r"dp-3\s+40\.40\s+deep prior, 3 steps", result.stdout)
+    assert re.search(r"spen\s+80\.70", result.stdout)
     entries = json.loads(spen("list", "--json").stdout)
     assert {"foe-20+", "dp-ssvm", "spen-best"} <= {e["name"] for e in entries}
 
@@ -73,7 +85,7 @@ def test_light_commands_answer_at_once() -> None:
         (["evaluate", "nowhere"], "spen: nowhere is not a run: it has no run.json"),
         (["evaluate", "nowhere", "--split", "all"], "spen: --split is train, dev or test, not 'all'"),
         (["predict", "dp-9", "x.png", "-o", "y.png"], "spen: 'dp-9' is neither a run folder nor a model"),
-        (["reproduce", "table9"], "spen: there is no table 'table9' to reproduce"),
+        (["reproduce", "table9"], "spen: there is no table 'table9' to reproduce; there are table1 and table2"),
         (["data", "fetch", "mnist"], "spen: there is no data set 'mnist' to fetch"),
         (["data", "make", "mnist", "--source", ".", "--out", "."], "spen: there is no data set 'mnist' to make"),
         (["data", "make", "conll2005", "--source", ".", "--out", "."], "spen: conll2005 has no words of its own"),

@@ -297,8 +297,11 @@ def test_a_dead_global_energy_is_reported_while_training(tmp_path: Path) -> None
 
 
 def test_vitals_speak_once() -> None:
-    vitals = Vitals()
+    vitals = Vitals(looks=2)
     assert vitals.observe({"prior": 1.0, "local": 2.0}) == []
+    assert vitals.observe({"prior": 0.0, "local": 1.0}) == []  # one silent batch is no death
+    assert vitals.observe({"prior": 0.5, "local": 1.0}) == []
+    assert vitals.observe({"prior": 1e-9, "local": 1.0}) == []
     with pytest.warns(DeadEnergyWarning):
         assert len(vitals.observe({"prior": 1e-9, "local": 1.0})) == 1
     assert vitals.observe({"prior": 1e-9, "local": 1.0}) == []

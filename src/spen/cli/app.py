@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from spen import __version__
+from spen.cli.compare import compare
 from spen.cli.data import data
 from spen.cli.evaluate import evaluate
 from spen.cli.listing import list_recipes
@@ -44,4 +45,5 @@ app.command("evaluate")(evaluate)
 app.command("predict")(predict)
 app.command("reproduce")(reproduce)
 app.command("score")(score)
+app.command("compare")(compare)
 app.add_typer(data, name="data")

@@ -28,9 +28,14 @@ def list_recipes(as_json: Annotated[bool, typer.Option("--json", help="For a pro
 
 
 def _entries() -> list[dict[str, Any]]:
-    from spen.tasks.denoising.recipes import RECIPES
+    from spen.tasks.denoising.recipes import RECIPES as DENOISING
+    from spen.tasks.srl.recipes import RECIPES as SRL
 
-    return [
+    entries: list[dict[str, Any]] = [
         {"name": r.name, "task": r.task, "unit": "the paper's PSNR", "paper": r.paper, "about": r.about}
-        for r in RECIPES.values()
+        for r in DENOISING.values()
     ]
+    for s in SRL.values():
+        paper = s.paper["ad3"].test if "ad3" in s.paper else None
+        entries.append({"name": s.name, "task": "srl", "unit": "the paper's test F1", "paper": paper, "about": s.about})
+    return entries

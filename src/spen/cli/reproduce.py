@@ -9,9 +9,11 @@ import typer
 
 
 def reproduce(
-    table: Annotated[str, typer.Argument(help="table1: denoising.")],
-    data: Annotated[str, typer.Option(help="rooms, simulated, redkitchen or gaussian.")] = "rooms",
-    out: Annotated[Path, typer.Option(help="Where runs, results and the report go.")] = Path("runs/table1"),
+    table: Annotated[str, typer.Argument(help="table1: denoising. table2: semantic role labelling.")],
+    data: Annotated[
+        str, typer.Option(help="table1: rooms, simulated, redkitchen, gaussian. table2: a folder with ewt/.")
+    ] = "",
+    out: Annotated[Path | None, typer.Option(help="Where runs and the report go; runs/TABLE if not given.")] = None,
     rows: Annotated[str, typer.Option(help="Recipes, separated by commas; all of them if not given.")] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
     quick: Annotated[bool, typer.Option("--quick", help="A small version on built-in data, a few minutes.")] = False,
@@ -23,8 +25,12 @@ def reproduce(
 
     [dim]spen reproduce table1 --quick        spen reproduce table1 --data simulated --rows dp-3,foe-3[/dim]
     """
-    if table != "table1":
-        raise ValueError(f"there is no table {table!r} to reproduce; there is table1")
+    if table not in ("table1", "table2"):
+        raise ValueError(f"there is no table {table!r} to reproduce; there are table1 and table2")
+    folder = out or Path("runs") / table
+    if table == "table2":
+        _table2(data, folder, rows, seeds, quick, jobs)
+        return
     import json
 
     from spen.tasks.denoising.recipes import RECIPES
@@ -35,8 +41,8 @@ def reproduce(
     total = sum(1 if name in ("bm3d", "tv") else (1 if quick else seeds) for name in names)
     with _progress(total, silent=as_json) as tell:
         whole = table1(
-            data,
-            out,
+            data or "rooms",
+            folder,
             rows=names,
             seeds=(0,) if quick else tuple(range(seeds)),
             quick=quick,
@@ -44,12 +50,23 @@ def reproduce(
             accelerator=accelerator,
             tell=tell,
         )
-    report = write_report(whole, out)
+    report = write_report(whole, folder)
     if as_json:
         typer.echo(json.dumps({**whole, "report": str(report)}))
         return
     _print(whole)
     typer.echo(f"report: {report}")
+
+
+def _table2(data: str, out: Path, rows: str, seeds: int, quick: bool, jobs: int) -> None:
+    """Semantic role labelling: on EWT, or without a folder of data on the built-in corpus."""
+    from spen.tasks.srl.reproduce import main
+
+    numbers = ",".join(str(s) for s in range(1 if quick else seeds))
+    arguments = ["--out", str(out), "--seeds", numbers, "--workers", str(jobs)]
+    arguments += ["--data", data] if data else []
+    arguments += ["--rows", rows] if rows else []
+    raise typer.Exit(main([*arguments, *(["--quick"] if quick else [])]))
 
 
 class _progress:  # noqa: N801

@@ -94,10 +94,14 @@ def _beside(output: Tensor) -> Tensor:
 
 
 class Vitals:
-    """Watches the gradient of each term and says once when one has died."""
+    """Watches the gradient of each term and says once when one has died: ``looks`` times in a row without a sign.
 
-    def __init__(self, fall: float = 1e-5) -> None:
-        self.fall = fall
+    One look is not enough: a term on pairs that exclude each other is rightly silent in a batch without such pairs.
+    """
+
+    def __init__(self, fall: float = 1e-5, looks: int = 3) -> None:
+        self.fall, self.looks = fall, looks
+        self.silent: dict[str, int] = {}
         self.largest: dict[str, float] = {}
         self.dead: set[str] = set()
 
@@ -106,7 +110,9 @@ class Vitals:
         sentences = []
         for name, size in sizes.items():
             self.largest[name] = max(self.largest.get(name, 0.0), size)
-            if name in self.dead or size > self.fall * self.largest[name]:
+            quiet = size <= self.fall * self.largest[name]
+            self.silent[name] = self.silent.get(name, 0) + 1 if quiet else 0
+            if name in self.dead or self.silent[name] < self.looks:
                 continue
             self.dead.add(name)
             sentences.append(
