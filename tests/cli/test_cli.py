@@ -82,7 +82,8 @@ def test_light_commands_answer_at_once() -> None:
         (["train", "dp-3", "--data", "moon"], "spen: there is no denoising data set 'moon'"),
         (["train", "dp-3", "--set", "steps"], "spen: --set takes KEY=VALUE, not 'steps'"),
         (["train", "dp-3", "--set", "stops=3"], "spen: recipe dp-3 has no option 'stops'"),
-        (["evaluate", "nowhere"], "spen: nowhere is not a run: it has no run.json"),
+        (["evaluate", "nowhere"], "spen: 'nowhere' is neither a run folder nor a model of the package (dp-3)"),
+        (["evaluate", "."], "spen: . is not a run: it has no run.json"),
         (["evaluate", "nowhere", "--split", "all"], "spen: --split is train, dev or test, not 'all'"),
         (["predict", "dp-9", "x.png", "-o", "y.png"], "spen: 'dp-9' is neither a run folder nor a model"),
         (["reproduce", "table9"], "spen: there is no table 'table9' to reproduce; there are table1 and table2"),
@@ -148,3 +149,6 @@ def test_train_and_evaluate_from_the_command_line(tmp_path: Path) -> None:
     assert "best development PSNR" in result.stdout
     scores = json.loads(spen("evaluate", "run", "--every", "50", "--json", cwd=tmp_path).stdout)
     assert scores["frames"] == 2
+    assert scores["data"] == "rooms"
+    shipped = json.loads(spen("evaluate", "dp-3", "--split", "dev", "--every", "20", "--json", cwd=tmp_path).stdout)
+    assert shipped["psnr"] > scores["psnr"]

@@ -64,7 +64,7 @@ def model(energy: Energy, domain: Domain | None = None) -> spen.SPEN:
 
 def draw(sampler: Sampler, energy: Energy, domain: Domain, features: Tensor) -> Tensor:
     space = coordinates_of(domain)
-    potential = Potential(InCoordinates(energy, space), features, identity)
+    potential = Potential.of(InCoordinates(energy, space), features, identity)
     return space.output(sampler.run(potential, torch.zeros_like(features)))
 
 

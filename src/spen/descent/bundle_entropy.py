@@ -52,7 +52,7 @@ class BundleEntropy(nn.Module):
         """Minimise ``energy`` from ``start`` (what Init returned, one row per example)."""
         check_features(features, start.shape[0])
         bundle = _Bundle(self.domain, self.rule, _temperature(energy, self.domain), self.tolerance)
-        potential = Potential(energy, features, identity)
+        potential = Potential.of(energy, features, identity)
         learns = (*potential.parameters(), *potential.feature_tensors())
         if torch.is_grad_enabled() and any(t.requires_grad for t in learns):
             # Implicit asks of a descent only that it can be run and says where each example arrived.

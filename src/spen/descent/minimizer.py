@@ -51,9 +51,9 @@ class Minimizer(nn.Module):
 
     def _descend(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
         descend = Descend(self.domain, self.rule, self.stop, self.keep_gradients)
-        potential = Potential(energy, features, self.domain.output if self.domain.through else identity)
+        potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
         path = self._run(descend, potential, start)
-        plain = Potential(energy, trees.tree_map(torch.Tensor.detach, features), identity)
+        plain = Potential.of(energy, trees.tree_map(torch.Tensor.detach, features), identity)
 
         def score(output: Tensor) -> Tensor:
             with torch.no_grad():

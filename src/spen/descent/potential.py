@@ -15,6 +15,11 @@ from spen.energies.compose import terms_of
 ScoreFunction = Callable[[Tensor, Any], Tensor]
 
 
+def identity(point: Tensor) -> Tensor:
+    """The view of a domain that differentiates with respect to its outputs."""
+    return point
+
+
 @dataclass(frozen=True)
 class Potential:
     """The function whose gradient the descent follows.
@@ -26,6 +31,12 @@ class Potential:
     energy: nn.Module
     features: Any
     view: Callable[[Tensor], Tensor]
+    learned: tuple[nn.Parameter, ...] = ()
+
+    @classmethod
+    def of(cls, energy: nn.Module, features: Any, view: Callable[[Tensor], Tensor] = identity) -> Potential:
+        """Bind an energy to features. Its parameters are looked up once: a descent asks for them at every step."""
+        return cls(energy, features, view, tuple(p for p in energy.parameters() if p.requires_grad))
 
     def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:  # (B, …) -> (B,)
         output = self.view(point)
@@ -39,7 +50,7 @@ class Potential:
 
     def parameters(self) -> list[nn.Parameter]:
         """What the energy can learn."""
-        return [p for p in self.energy.parameters() if p.requires_grad]
+        return list(self.learned)
 
     def feature_tensors(self) -> list[Tensor]:
         """The features a gradient can reach."""
@@ -116,7 +127,3 @@ def _added(functions: list[ScoreFunction]) -> ScoreFunction | None:
         return value
 
     return total
-
-
-def identity(point: Tensor) -> Tensor:
-    return point

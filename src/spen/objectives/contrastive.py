@@ -122,7 +122,7 @@ class ContrastiveDivergence(Objective):
         if self.start == "init":
             with torch.no_grad():
                 begin = space.enter(domain.output(domain.enter(model.init(features))), self.margin)
-        potential = Potential(InCoordinates(model.energy, space), features, identity).detached()
+        potential = Potential.of(InCoordinates(model.energy, space), features, identity).detached()
         return self.sampler.run(potential, begin.detach())
 
 

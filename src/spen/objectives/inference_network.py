@@ -64,9 +64,9 @@ class InferenceNetwork(Objective):
 
     def _network_side(self, model: SPEN, features: Any, answer: Tensor, target: Any) -> Tensor:
         if self.player == "network":
-            potential = Potential(model.energy, features, identity)
+            potential = Potential.of(model.energy, features, identity)
         else:
-            potential = Potential(LossAugmented(model.energy, self._cost), (features, target), identity)
+            potential = Potential.of(LossAugmented(model.energy, self._cost), (features, target), identity)
         slope, _ = potential.detached().gradient(answer)
         return (slope * answer).flatten(1).sum(1).mean()
 

@@ -65,7 +65,7 @@ class DenoisingScoreMatching(Objective):
 
 def _in_coordinates(model: SPEN, x: Any, truth: Tensor, margin: float) -> tuple[Potential, Tensor]:
     space = coordinates_of(model.minimizer.domain)
-    potential = Potential(InCoordinates(model.energy, space), model.features(x), identity)
+    potential = Potential.of(InCoordinates(model.energy, space), model.features(x), identity)
     return potential, space.enter(truth, margin)
 
 

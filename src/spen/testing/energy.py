@@ -44,7 +44,7 @@ def check_energy(
     """
     require(y.shape[0] >= 2, "check_energy needs a batch of at least two examples, to see whether they mix")
     y = y.detach()
-    potential = Potential(energy, features, identity).detached()
+    potential = Potential.of(energy, features, identity).detached()
     _check_values(potential, y)
     _check_batch(potential, y, tolerance)
     _check_first_derivative(potential, y, tolerance)

@@ -31,7 +31,7 @@ def explain_non_finite(model: SPEN, x: Any, batch: str) -> NonFinite:
         return NonFinite(f"Init returned numbers that are not finite, examples {_rows(start)} of {batch}")
     domain = model.minimizer.domain
     descend = Descend(domain, model.minimizer.rule, None)
-    potential = Potential(model.energy, features, domain.output if domain.through else identity).detached()
+    potential = Potential.of(model.energy, features, domain.output if domain.through else identity).detached()
     step = -1
 
     def watched(here: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def term_gradients(model: SPEN, x: Any) -> dict[str, float]:
     with torch.no_grad():
         features = model.features(x)
         output = model.minimizer(model.energy, features, model.init(features)).output
-    potential = Potential(model.energy, features, identity).detached()
+    potential = Potential.of(model.energy, features, identity).detached()
     sizes = {}
     for name, term, _ in terms_of(model.energy):
         sizes[name] = max(_gradient_size(potential, term, point) for point in (output, _beside(output)))

@@ -52,7 +52,7 @@ class Implicit(GradientStrategy):
                 f"{descend.rule.steps} steps: allow more steps, or use a strategy that differentiates the steps, "
                 "such as Checkpointed()"
             )
-        plain = Potential(potential.energy, potential.features, identity)
+        plain = Potential.of(potential.energy, potential.features, identity)
         tape = _Tape(descend.domain, plain.detached(), self)
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
         return path

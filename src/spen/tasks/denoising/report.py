@@ -39,7 +39,9 @@ th:first-child, td:first-child, td.about { text-align: left } img { max-width: 1
 def write_report(whole: dict[str, Any], out: Path | str) -> Path:
     """report-DATA.html beside the results, with every picture inside the file."""
     done = [r for r in whole["results"] if "psnr" in r]
-    first = {r["recipe"]: r for r in reversed(done)}  # the lowest seed of each row
+    first: dict[str, dict[str, Any]] = {}
+    for result in done:
+        first.setdefault(result["recipe"], result)
     parts = [f"<h1>Denoising: {html.escape(find_regime(whole['data']).about)}</h1>", _table(whole)]
     if first:
         splits = open_splits(find_regime(whole["data"]), quick=whole["quick"])

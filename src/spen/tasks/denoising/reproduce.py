@@ -20,7 +20,7 @@ from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, System, fin
 
 QUICK_ROWS = ("tv", "foe-3", "dp-3")
 QUICK_OPTIONS = {
-    "batches": 480,
+    "batches": 1040,
     "batch_size": 4,
     "per_epoch": 80,
     "warmup": 30,
