@@ -152,3 +152,26 @@ def test_train_and_evaluate_from_the_command_line(tmp_path: Path) -> None:
     assert scores["data"] == "rooms"
     shipped = json.loads(spen("evaluate", "dp-3", "--split", "dev", "--every", "20", "--json", cwd=tmp_path).stdout)
     assert shipped["psnr"] > scores["psnr"]
+
+
+def test_roles_are_reproduced_and_predicted_from_the_command_line(tmp_path: Path) -> None:
+    result = spen("reproduce", "table2", "--quick", "--rows", "local", "--out", "t2", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert (tmp_path / "t2" / "report.html").exists()
+    (run,) = {path.parent for path in (tmp_path / "t2" / "runs").rglob("srl.json")}
+    text = "\n".join(
+        [
+            "1\tAnn\tAnn\tPROPN\tNNP\t_\t2\tnsubj\t_\t_",
+            "2\tsold\tsell\tVERB\tVBD\t_\t0\troot\t_\t_",
+            "3\tthe\tthe\tDET\tDT\t_\t4\tdet\t_\t_",
+            "4\tboat\tboat\tNOUN\tNN\t_\t2\tobj\t_\t_",
+        ]
+    )
+    (tmp_path / "in.conllu").write_text(text + "\n\n", encoding="utf-8")
+    for style, expected in (("props", "(V*)"), ("json", '"predicates"'), ("pretty", "sold")):
+        result = spen("predict", str(run), "in.conllu", "-o", f"out.{style}", "--format", style, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert expected in (tmp_path / f"out.{style}").read_text(encoding="utf-8")
+    result = spen("predict", str(run), "in.conllu", "in.conllu", "-o", "out", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("spen: roles are labelled one CoNLL-U file at a time, not 2")

@@ -104,6 +104,7 @@ def _fit_stage(
     with warnings.catch_warnings():
         # Lightning's advice on loaders, loggers and checkpoints is for its own; ours are deliberate.
         warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=UserWarning)
+        warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=FutureWarning)
         warnings.filterwarnings("always", category=DeadEnergyWarning)
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
         trainer = pl.Trainer(
