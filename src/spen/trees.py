@@ -20,12 +20,6 @@ def tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def rebuild(tree: Any, leaves: list[Tensor]) -> Any:
-    """The same tree with its tensors replaced, in the order of ``tensors``."""
-    remaining = iter(leaves)
-    return tree_map(lambda _: next(remaining), tree)
-
-
 def select(tree: Any, rows: Tensor) -> Any:
     """The given examples of every tensor."""
     return tree_map(lambda leaf: leaf.index_select(0, rows), tree)

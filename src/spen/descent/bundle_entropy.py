@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spen import trees
 from spen.descent.gradients.implicit import Implicit
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential, check_features, identity
@@ -60,22 +59,7 @@ class BundleEntropy(nn.Module):
         else:
             with torch.no_grad():
                 path = bundle(potential.detached(), start)
-        plain = replace(potential, features=trees.tree_map(torch.Tensor.detach, features))
-
-        def score(output: Tensor) -> Tensor:
-            with torch.no_grad():
-                return plain(output)
-
-        return Trajectory(
-            self.domain.output(self.domain.enter(start)),
-            path.outputs,
-            steps=self.rule.steps,
-            steps_used=path.steps_used,
-            converged=path.converged,
-            energies=path.energies,
-            gradients=None,
-            score=score,
-        )
+        return Trajectory.of(path, self.domain, self.rule.steps, potential, start, gradients=False)
 
 
 class _Planes(nn.Module):

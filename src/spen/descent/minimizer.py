@@ -53,22 +53,7 @@ class Minimizer(nn.Module):
         descend = Descend(self.domain, self.rule, self.stop, self.keep_gradients)
         potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
         path = self._run(descend, potential, start)
-        plain = Potential.of(energy, trees.tree_map(torch.Tensor.detach, features), identity)
-
-        def score(output: Tensor) -> Tensor:
-            with torch.no_grad():
-                return plain(output)
-
-        return Trajectory(
-            self.domain.output(self.domain.enter(start)),
-            path.outputs,
-            steps=self.rule.steps,
-            steps_used=path.steps_used,
-            converged=path.converged,
-            energies=path.energies,
-            gradients=path.gradients if self.keep_gradients else None,
-            score=score,
-        )
+        return Trajectory.of(path, self.domain, self.rule.steps, potential, start, gradients=self.keep_gradients)
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         learns = (*potential.parameters(), *potential.feature_tensors(), *self.parameters(), start)

@@ -8,6 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from spen import trees
+from spen.descent.loop import Path
+from spen.descent.potential import Potential, identity
+from spen.protocols import Domain
+
 
 class Trajectory:
     """y_0, y_1 … y_T with the energies on the way.
@@ -38,6 +43,28 @@ class Trajectory:
         self._energies = energies
         self._gradients = gradients
         self._score = score
+
+    @classmethod
+    def of(
+        cls, path: Path, domain: Domain, steps: int, potential: Potential, start: Tensor, *, gradients: bool
+    ) -> Trajectory:
+        """What a descent of at most ``steps`` steps left behind, with the energy that scores its answer."""
+        plain = Potential(potential.energy, trees.tree_map(Tensor.detach, potential.features), identity)
+
+        def score(output: Tensor) -> Tensor:
+            with torch.no_grad():
+                return plain(output)
+
+        return cls(
+            domain.output(domain.enter(start)),
+            path.outputs,
+            steps=steps,
+            steps_used=path.steps_used,
+            converged=path.converged,
+            energies=path.energies,
+            gradients=path.gradients if gradients else None,
+            score=score,
+        )
 
     @property
     def output(self) -> Tensor:

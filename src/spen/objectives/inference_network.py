@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
+from spen.objectives.losses import per_example
 from spen.objectives.structured_hinge import LossAugmented
 from spen.protocols import Loss, Objective
 
@@ -71,13 +72,7 @@ class InferenceNetwork(Objective):
         return (slope * answer).flatten(1).sum(1).mean()
 
     def _cost(self, y: Tensor, target: Any) -> Tensor:
-        cost = self.loss(y, target)
-        if cost.shape != (y.shape[0],):
-            raise ValueError(
-                f"an inference network needs Δ per example, shape ({y.shape[0]},); "
-                f"the loss returned {tuple(cost.shape)}"
-            )
-        return cost
+        return per_example(self.loss, y, target, "an inference network")
 
 
 __all__ = ["InferenceNetwork"]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from spen.protocols import Loss
 
 
 def squared_error(y: Tensor, target: Tensor) -> Tensor:
@@ -19,6 +23,17 @@ def log_loss(y: Tensor, target: Tensor) -> Tensor:
 def binary_log_loss(y: Tensor, target: Tensor) -> Tensor:
     """−Σ y* log y + (1 − y*) log(1 − y) over the coordinates of a box."""
     return -(target * _log(y) + (1 - target) * _log(1 - y)).flatten(1).sum(1)
+
+
+def per_example(loss: Loss, y: Tensor, target: Any, who: str) -> Tensor:  # (B,)
+    """Δ(y, y*) for objectives that compare examples one by one; a loss that is already averaged is refused."""
+    cost = loss(y, target)
+    if cost.shape != (y.shape[0],):
+        raise ValueError(
+            f"{who} needs Δ per example, shape ({y.shape[0]},); the loss returned {tuple(cost.shape)}: "
+            "sum over everything but the batch"
+        )
+    return cost
 
 
 def _log(y: Tensor) -> Tensor:

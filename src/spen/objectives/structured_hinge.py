@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from spen.model import SPEN
+from spen.objectives.losses import per_example
 from spen.protocols import Energy, Features, Loss, Objective
 
 
@@ -49,10 +50,4 @@ class StructuredHinge(Objective):
             return model.minimizer(augmented, (features, target), model.init(features)).output
 
     def _cost(self, y: Tensor, target: Any) -> Tensor:
-        cost = self.loss(y, target)
-        if cost.shape != (y.shape[0],):
-            raise ValueError(
-                f"the structured hinge needs Δ per example, shape ({y.shape[0]},); the loss returned "
-                f"{tuple(cost.shape)}: sum over everything but the batch"
-            )
-        return cost
+        return per_example(self.loss, y, target, "the structured hinge")

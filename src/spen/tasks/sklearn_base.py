@@ -232,7 +232,12 @@ class SPENEstimator(BaseEstimator):
     def _device(self) -> torch.device:
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        return torch.device(self.device)
+        try:
+            device = torch.device(self.device)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise ValueError(f"device={self.device!r} cannot be used here: {str(error).splitlines()[0]}") from None
+        return device
 
     def _seeded(self) -> _Seeded:
         return _Seeded(self)

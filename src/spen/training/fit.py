@@ -133,8 +133,6 @@ def _fit_stage(
     if trainer.is_global_zero:
         run.finished(number).touch()
     trainer.strategy.barrier()
-    module.metric.cpu()
-    model.cpu() if accelerator == "cpu" else None
     return True
 
 

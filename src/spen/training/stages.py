@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
 from torch import nn
@@ -76,15 +76,8 @@ def clamped(
     patience: int | None = None,
 ) -> Stage:
     """Train the global energy while F, Init and whatever else is named stay as they are."""
-    return Stage(
-        name="clamped",
-        objective=objective,
-        epochs=epochs,
-        learning_rate=learning_rate,
-        clamp=clamp,
-        clip=clip,
-        patience=patience,
-    )
+    stage = joint(objective, epochs=epochs, learning_rate=learning_rate, clip=clip, patience=patience)
+    return replace(stage, name="clamped", clamp=clamp)
 
 
 def joint(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.descent.gradients.second_order import Products
+from spen.descent.gradients.second_order import Products, plus
 from spen.descent.loop import Descend, Path, Step
 from spen.descent.potential import Potential
 from spen.protocols import GradientStrategy
@@ -116,7 +116,7 @@ def _backward(
     state_bar: list[Tensor | None] = []
     for k in reversed(range(taken)):
         t, z_at, before, after, active, rows = tape.steps[k]
-        y_bar = _plus(y_bar, from_losses[k])
+        y_bar = plus(y_bar, from_losses[k])
         moving = active
         if tape.last is not None:
             kept = tape.path.steps_used - tape.last <= t
@@ -135,8 +135,8 @@ def _backward(
         z_bar, g_bar, *others = _pull(outputs, [z, g, *state, *tape.learned])
         state_bar, learned_bars = others[: len(state)], others[len(state) :]
         for i, bar in enumerate(learned_bars, start=len(targets)):
-            totals[i] = _plus(totals[i], bar)
-        direction = _plus(g_bar, from_gradients[k] if from_gradients else None)
+            totals[i] = plus(totals[i], bar)
+        direction = plus(g_bar, from_gradients[k] if from_gradients else None)
         y_bar = None
         if direction is None:
             continue
@@ -148,9 +148,9 @@ def _backward(
         for i, bar in enumerate(bars):
             if bar is not None and i < features and rows is not None:
                 bar = torch.zeros_like(targets[i]).index_copy(0, rows, bar)
-            totals[i] = _plus(totals[i], bar)
+            totals[i] = plus(totals[i], bar)
         if descend.domain.through:
-            z_bar = _plus(z_bar, point_bar)
+            z_bar = plus(z_bar, point_bar)
         else:
             y_bar = point_bar
     return (_start_bar(tape, saved[0], z_bar, y_bar), *totals)
@@ -180,12 +180,6 @@ def _pull(outputs: list[tuple[Tensor, Tensor | None]], inputs: list[Tensor]) -> 
     if not live:
         return [None] * len(inputs)
     return list(torch.autograd.grad([o for o, _ in live], inputs, [b for _, b in live], allow_unused=True))
-
-
-def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
 
 
 def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -107,10 +106,11 @@ def once_differentiable_operations(energies: Tensor) -> list[str]:
 
 def added(first: Products, second: Products) -> Products:
     """The sum of two products."""
-    return _sum(first[0], second[0]), [_sum(a, b) for a, b in zip(first[1], second[1], strict=True)]
+    return plus(first[0], second[0]), [plus(a, b) for a, b in zip(first[1], second[1], strict=True)]
 
 
-def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a + b, where None is zero."""
     if a is None or b is None:
         return b if a is None else a
     return a + b
@@ -119,14 +119,3 @@ def _sum(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 def nothing(count: int) -> Products:
     """The product of a linear energy."""
     return None, [None] * count
-
-
-__all__: Sequence[str] = (
-    "NotTwiceDifferentiable",
-    "Products",
-    "added",
-    "exact_product",
-    "explained",
-    "nothing",
-    "require_second_derivative",
-)

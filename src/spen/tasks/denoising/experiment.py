@@ -26,7 +26,7 @@ from spen.tasks.denoising.recipes import Classical, Network, Recipe, Regime, Sys
 from spen.tasks.denoising.scoring import PSNR, CropSource, FrameSource, masked_squared_error, observation
 from spen.tasks.denoising.systems import build_model, build_objective
 from spen.tasks.locations import find_data
-from spen.training import Run, Stage, fit
+from spen.training import Run, fit, joint
 
 Denoise = Callable[[Observation], Tensor]
 
@@ -116,9 +116,8 @@ def train(
     torch.manual_seed(seed)
     model, objective = build(recipe, regime)
     schedule = recipe.schedule
-    stage = Stage(
-        name="joint",
-        objective=objective,
+    stage = joint(
+        objective,
         epochs=max(1, schedule.batches // schedule.per_epoch),
         learning_rate=schedule.learning_rate,
         warmup=schedule.warmup,
