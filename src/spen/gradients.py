@@ -3,6 +3,7 @@
 from spen.descent.gradients import (
     Auto,
     Checkpointed,
+    Compiled,
     Exact,
     FiniteDifference,
     ForwardOverReverse,
@@ -11,11 +12,13 @@ from spen.descent.gradients import (
     NotTwiceDifferentiable,
     Replayed,
     Truncated,
+    Written,
 )
 
 __all__ = [
     "Auto",
     "Checkpointed",
+    "Compiled",
     "Exact",
     "FiniteDifference",
     "ForwardOverReverse",
@@ -24,4 +27,5 @@ __all__ = [
     "NotTwiceDifferentiable",
     "Replayed",
     "Truncated",
+    "Written",
 ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Features = Any  # a pytree of batch-first tensors: a tensor, tuple, list, dict or NamedTuple of them
 State = tuple[Tensor, ...]  # what a step rule carries from one step to the next, batch first
+Formula = Callable[[Tensor], tuple[Tensor, Tensor]]  # y -> (∇E, E) for one batch of features: (B, …) -> (B, …), (B,)
 Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
 
 
@@ -47,6 +48,10 @@ class Energy(nn.Module, ABC):
     def terms(self) -> Iterator[tuple[str, Callable[[Tensor, Features], Tensor], bool]]:
         """Yield (name, function, closed_form) of every summand, so that reports can name the guilty one."""
         yield type(self).__name__, self, self.closed_form
+
+    def formula(self, features: Features) -> Formula | None:
+        """∇E written out for these features, for ``gradient=Written()``; None: autograd has to find it."""
+        return None
 
     def __add__(self, other: Energy) -> Sum:
         from spen.energies.compose import Sum

@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 
 from spen.domains import Domain
-from spen.gradients import Auto, Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy, Truncated
+from spen.gradients import (
+    Auto,
+    Checkpointed,
+    Compiled,
+    Exact,
+    FiniteDifference,
+    ForwardOverReverse,
+    GradientStrategy,
+    Truncated,
+)
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import StepRule
 from spen.testing import check_strategy
@@ -21,6 +30,9 @@ STRATEGIES: list[tuple[GradientStrategy, float]] = [
     (Truncated(4), 1e-8),
     (Truncated(4, through=ForwardOverReverse()), 1e-8),
     (Auto(repeats=1), 1e-5),
+    (Compiled(patience=0), 1e-8),
+    (Compiled(Checkpointed(), patience=0), 1e-8),
+    (Compiled(FiniteDifference(), patience=0), 1e-5),
 ]
 
 

@@ -39,12 +39,17 @@ class Path:
 
 @dataclass(frozen=True)
 class Descend:
-    """The loop with its parts: call it to run, ``step`` to take one turn's cheap half again."""
+    """The loop with its parts: call it to run, ``step`` to take one turn's cheap half again.
+
+    ``masked`` takes every step and holds examples that have arrived by a mask: the same answers with no word from
+    the device to the host, which a captured loop needs.
+    """
 
     domain: Domain
     rule: StepRule
     stop: Convergence | None = None
     keep_gradients: bool = False
+    masked: bool = False
 
     def __call__(
         self,
@@ -65,6 +70,9 @@ class Descend:
         active, rows, moving = None, None, potential
         for t in range(self.rule.steps):
             g, energies = _evaluate(gradient, moving, self.point(z, y), rows)
+            if self.masked and active is not None:
+                g = torch.where(_as_rows(active, g), g, 0.0)
+                energies = torch.where(active, energies, torch.nan)
             before, here = state, z
             z, state = self.step(t, z, state, g, active)
             if watch is not None:
@@ -79,7 +87,9 @@ class Descend:
             arrived = self.stop.converged(previous.detach(), y.detach()) & ~path.converged
             path.steps_used = path.steps_used.masked_fill(arrived, t + 1)
             path.converged = path.converged | arrived
-            if bool(arrived.any()):
+            if self.masked:
+                active = ~path.converged
+            elif bool(arrived.any()):
                 if bool(path.converged.all()):
                     break
                 active = ~path.converged
@@ -96,8 +106,12 @@ class Descend:
         direction, state = self.rule.update(t, z, gradient, state)
         moved = self.domain.step(z, direction)
         if active is not None:
-            moved = torch.where(active.view(-1, *[1] * (z.dim() - 1)), moved, z)
+            moved = torch.where(_as_rows(active, z), moved, z)
         return moved, state
+
+
+def _as_rows(mask: Tensor, like: Tensor) -> Tensor:  # (B,) -> (B, 1, …)
+    return mask.view(-1, *[1] * (like.dim() - 1))
 
 
 def _evaluate(

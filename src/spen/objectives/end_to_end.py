@@ -51,7 +51,8 @@ class EndToEnd(Objective):
             total = total + self.change_penalty * _change(trajectory)
         if self.gradient_penalty:
             norms = [_norm(g).mean() for g in trajectory.gradients]
-            total = total + self.gradient_penalty * sum(norms) / len(norms)
+            # Over T, not over the steps taken: those depend on the other examples of the batch.
+            total = total + self.gradient_penalty * sum(norms) / len(trajectory.outputs)
         return total
 
     def iterate_weights(self, steps: int) -> list[float]:

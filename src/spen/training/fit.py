@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
+import signal
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import RichProgressBar
+from torch import Tensor
 from torchmetrics import Metric
 
 from spen.model import SPEN
@@ -40,13 +43,16 @@ def fit(
     progress: bool | None = None,
     vitals_every: int = 100,
     seconds: float | None = None,
+    state_every: float = 0.0,
 ) -> Run | None:
     """Run the stages one after another; return the run, whose weights are the best of the last stage.
 
     ``metric`` (torchmetrics) scores development data after each epoch: the best epoch is kept and, with a stage's
-    ``patience``, ends it. State is written after every epoch; calling ``fit`` again with the same ``out`` goes on
-    from there and ends with the same weights as a run that was never interrupted. With ``seconds``, stop at the end
-    of the epoch in which they run out and return None: call again to go on. ``devices`` > 1 trains with DDP.
+    ``patience``, ends it. State is written after every epoch, or after the first that ends ``state_every`` seconds
+    or more after the last writing (epochs of a second need not write a gigabyte each); calling ``fit`` again with the
+    same ``out`` goes on from there and ends with the same weights as a run that was never interrupted. With
+    ``seconds``, stop at the end of the epoch in which they run out and return None: call again to go on.
+    ``devices`` > 1 trains with DDP.
     The model is left with the best weights.
     """
     run = Run.begin(out, recipe or {}, seed)
@@ -70,6 +76,7 @@ def fit(
                 progress,
                 vitals_every,
                 deadline,
+                state_every,
             )
             if not done:
                 return None
@@ -94,13 +101,15 @@ def _fit_stage(
     progress: bool | None,
     vitals_every: int,
     deadline: float,
+    state_every: float,
 ) -> bool:
     module = StageModule(model, stage, train, dev, metric, seed=seed, stage_number=number, vitals_every=vitals_every)
-    keeper = _Keeper(run, stage, number, higher=bool(metric.higher_is_better), deadline=deadline)
+    keeper = _Keeper(run, stage, number, higher=bool(metric.higher_is_better), deadline=deadline, every=state_every)
     callbacks: list[pl.Callback] = [keeper]
     show = sys.stderr.isatty() if progress is None else progress
     if show:
-        callbacks.append(RichProgressBar())
+        # To stderr: a command's answer stands alone on stdout.
+        callbacks.append(RichProgressBar(console_kwargs={"stderr": True}))
     with warnings.catch_warnings():
         # Lightning's advice on loaders, loggers and checkpoints is for its own; ours are deliberate.
         warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=UserWarning)
@@ -125,22 +134,42 @@ def _fit_stage(
             use_distributed_sampler=False,
         )
         state = run.state(number)
-        trainer.fit(module, ckpt_path=str(state) if state.exists() else None)
+        if stage.keep_start and number and not state.exists() and trainer.is_global_zero:
+            keeper.start_from(number - 1)
+        with _interruptible():
+            trainer.fit(module, ckpt_path=str(state) if state.exists() else None)
     if trainer.interrupted:
         raise KeyboardInterrupt
     if keeper.out_of_time:
         return False
     if trainer.is_global_zero:
+        keeper.write_best()
         run.finished(number).touch()
     trainer.strategy.barrier()
     return True
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C is an exception, as everywhere; Lightning would end the process and turn a deaf ear from then on."""
+    try:
+        yield
+    except SystemExit as end:
+        if not isinstance(end.__context__, KeyboardInterrupt):
+            raise
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise KeyboardInterrupt from None
+
+
 class _Keeper(pl.Callback):
     """After each epoch: record the scores, keep the best weights, write the state, and decide whether to go on."""
 
-    def __init__(self, run: Run, stage: Stage, number: int, *, higher: bool, deadline: float) -> None:
+    def __init__(
+        self, run: Run, stage: Stage, number: int, *, higher: bool, deadline: float, every: float = 0.0
+    ) -> None:
         self.run, self.stage, self.number, self.higher, self.deadline = run, stage, number, higher, deadline
+        self.every, self._written = every, time.monotonic()
+        self._unwritten: dict[str, Tensor] | None = None  # the best weights, until they are in a file
         self.best: float | None = None
         self.best_epoch = -1
         self.seconds = 0.0
@@ -166,7 +195,7 @@ class _Keeper(pl.Callback):
         if not math.isnan(score) and (self.best is None or (score > self.best if self.higher else score < self.best)):
             self.best, self.best_epoch = score, epoch
             if trainer.is_global_zero:
-                save_weights(pl_module.model.state_dict(), self.run.best(self.number))
+                self._unwritten = {k: v.detach().clone() for k, v in pl_module.model.state_dict().items()}
         if trainer.is_global_zero:
             loss = float(torch.stack(pl_module.losses).mean())
             entry = {
@@ -186,11 +215,28 @@ class _Keeper(pl.Callback):
         pl_module.reports.clear()
         if self.best is None:
             raise RuntimeError(f"the development score of stage {self.stage.name!r} is not a number in epoch {epoch}")
-        trainer.save_checkpoint(self.run.state(self.number))
         if self._finished(epoch):
             trainer.should_stop = True
         elif time.monotonic() > self.deadline and epoch + 1 < self.stage.epochs:
             self.out_of_time = trainer.should_stop = True
+        if self.out_of_time or time.monotonic() - self._written >= self.every:
+            # The state names the best epoch, so that epoch's weights are there before it.
+            self.write_best()
+            trainer.save_checkpoint(self.run.state(self.number))
+            self._written = time.monotonic()
+
+    def start_from(self, before: int) -> None:
+        """The best of the stage before counts as the epoch before the first."""
+        name = [e["stage"] for e in self.run.metrics()][-1]
+        scores = [e["dev"] for e in self.run.metrics() if e["stage"] == name]
+        self.best, self.best_epoch = (max if self.higher else min)(scores), -1
+        save_weights(load_weights(self.run.best(before)), self.run.best(self.number))
+
+    def write_best(self) -> None:
+        """Put the best weights so far into their file."""
+        if self._unwritten is not None:
+            save_weights(self._unwritten, self.run.best(self.number))
+            self._unwritten = None
 
     def _finished(self, epoch: int) -> bool:
         patience = self.stage.patience

@@ -60,6 +60,7 @@ class StageModule(pl.LightningModule):
         self.losses: list[Tensor] = []
         self.reports: list[str] = []
         self._batch: Any = None
+        self._pending: tuple[Tensor, Any, int] | None = None
         self._trajectory: Trajectory | None = None
         self._hook = model.minimizer.register_forward_hook(self._see)
         self._free = stage.trained(model)
@@ -98,11 +99,29 @@ class StageModule(pl.LightningModule):
         if self._trajectory is not None:
             finite = finite & self._trajectory.is_finite()
             self._trajectory = None
-        if not bool(finite):
-            x, index = self._batch
-            raise explain_non_finite(self.model, x, f"batch {index} in epoch {self.current_epoch}")
+        if self._fused(optimizer):
+            # The card skips an update that is not finite; the host asks one step later, and so never waits for it.
+            optimizer.found_inf = (~finite).float()
+            self._check()
+            self._pending = (finite, *self._batch)
+        else:
+            self._pending = (finite, *self._batch)
+            self._check()
         if self.vitals_every and self.global_step % self.vitals_every == 0:
             self.reports += self.vitals.observe(term_gradients(self.model, self._batch[0]))
+
+    @staticmethod
+    def _fused(optimizer: Any) -> bool:
+        return bool(optimizer.param_groups[0].get("fused"))
+
+    def _check(self) -> None:
+        """Raise if the update that is waiting to be looked at was not finite, and say where it broke."""
+        pending, self._pending = self._pending, None
+        if pending is not None and not bool(pending[0]):
+            raise explain_non_finite(self.model, pending[1], f"batch {pending[2]} in epoch {self.current_epoch}")
+
+    def on_train_epoch_end(self) -> None:
+        self._check()
 
     def _see(self, minimizer: nn.Module, arguments: Any, trajectory: Trajectory) -> None:
         self._trajectory = trajectory
@@ -118,7 +137,14 @@ class StageModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         stage = self.stage
-        optimizer = torch.optim.Adam(self._free.values(), lr=stage.learning_rate, weight_decay=stage.weight_decay)
+        fused = all(p.device.type == "cuda" for p in self._free.values())
+        optimizer = torch.optim.Adam(
+            self._free.values(),
+            lr=stage.learning_rate,
+            eps=stage.epsilon,
+            weight_decay=stage.weight_decay,
+            fused=fused,
+        )
         if stage.warmup == 0 and stage.decay_to == 1.0:
             return optimizer
         total = stage.epochs * self.sources[0].count(self.trainer.world_size)

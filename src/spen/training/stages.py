@@ -19,7 +19,10 @@ class Stage:
     ``patience`` ends the stage after that many epochs without improvement on the development set (None: never);
     the best model of a stage is what the next one starts from. ``clip`` bounds the norm of the gradient, ``warmup``
     raises the learning rate linearly over that many updates. ``decay_to`` multiplies the learning rate by a cosine
-    from 1 down to this fraction over the stage.
+    from 1 down to this fraction over the stage. ``epsilon`` is Adam's: gradients far below it hardly move anything,
+    and those of a loss that is itself tiny (an error of 1e-4, behind a small weight and a small rate) are.
+    ``keep_start`` lets the best model of the stage before, by the score it had there, win over every epoch of this
+    one: a stage that only overfits then changes nothing. The two stages must be scored alike.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Stage:
     warmup: int = 0
     decay_to: float = 1.0
     weight_decay: float = 0.0
+    epsilon: float = 1e-8
+    keep_start: bool = False
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or not self.learning_rate > 0:
@@ -39,6 +44,8 @@ class Stage:
                 f"stage {self.name!r} needs at least one epoch and a positive learning rate, "
                 f"not {self.epochs} and {self.learning_rate}"
             )
+        if not self.epsilon > 0:
+            raise ValueError(f"stage {self.name!r}: epsilon must be positive, not {self.epsilon}")
         if not 0 < self.decay_to <= 1:
             raise ValueError(f"stage {self.name!r}: decay_to must lie in (0, 1], not {self.decay_to}")
 
@@ -89,6 +96,7 @@ def joint(
     patience: int | None = None,
     warmup: int = 0,
     decay_to: float = 1.0,
+    epsilon: float = 1e-8,
 ) -> Stage:
     """Train everything."""
     return Stage(
@@ -100,4 +108,5 @@ def joint(
         patience=patience,
         warmup=warmup,
         decay_to=decay_to,
+        epsilon=epsilon,
     )

@@ -2,6 +2,7 @@
 
 from spen.descent.gradients.auto import Auto
 from spen.descent.gradients.checkpointed import Checkpointed
+from spen.descent.gradients.compiled import Compiled
 from spen.descent.gradients.exact import Exact
 from spen.descent.gradients.finite_difference import FiniteDifference
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
@@ -9,11 +10,13 @@ from spen.descent.gradients.implicit import Implicit
 from spen.descent.gradients.replay import Replayed
 from spen.descent.gradients.second_order import NotTwiceDifferentiable
 from spen.descent.gradients.truncated import Truncated
+from spen.descent.gradients.written import Written
 from spen.protocols import GradientStrategy
 
 __all__ = [
     "Auto",
     "Checkpointed",
+    "Compiled",
     "Exact",
     "FiniteDifference",
     "ForwardOverReverse",
@@ -22,4 +25,5 @@ __all__ = [
     "NotTwiceDifferentiable",
     "Replayed",
     "Truncated",
+    "Written",
 ]

@@ -26,6 +26,8 @@ class FiniteDifference(Replayed):
     (memory). ``radius=None`` picks 1e-2 in single and 3e-6 in double precision, for y of order one.
     """
 
+    exact = False
+
     def __init__(self, radius: float | None = None, *, doubled: bool = True) -> None:
         if radius is not None and not radius > 0:
             raise ValueError(f"the radius must be positive, not {radius}")

@@ -7,7 +7,7 @@ H v and ∂_θ⟨v, ∇E⟩. The step is cheap and autograd differentiates it; t
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spen.descent.gradients.second_order import Products, plus
-from spen.descent.loop import Descend, Path, Step
+from spen.descent.loop import Descend, GradientFunction, Path, Step
 from spen.descent.potential import Potential
 from spen.protocols import GradientStrategy
 
@@ -24,6 +24,9 @@ ProductFunction = Callable[[Potential, Tensor, Tensor], Products]
 
 class Replayed(GradientStrategy):
     """A strategy that differentiates the descent step by step from the stored iterates."""
+
+    exact = True
+    """False: the products are estimates, whose digits a lower precision would eat."""
 
     @abstractmethod
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
@@ -40,20 +43,48 @@ class Tape:
     descend: Descend
     potential: Potential
     product: ProductFunction
-    last: int | None  # differentiate this many last steps of each example; None: all
-    learned: list[Tensor]  # parameters of rule and domain
+    last: int | None = None  # differentiate this many last steps of each example; None: all
+    gradient: GradientFunction = Potential.gradient
+    learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
     path: Path = field(default_factory=Path)
     steps: list[tuple[int, int, list[int], list[int], Tensor | None, Tensor | None]] = field(default_factory=list)
     autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
 
+    def __post_init__(self) -> None:
+        parts = (self.descend.rule, self.descend.domain)
+        self.learned = [p for part in parts for p in part.parameters() if p.requires_grad]
+
+    def record(self, start: Tensor) -> list[Tensor]:
+        """Run the loop; return the tensors that ``pull_back`` needs."""
+        store = _Store(start)
+        steps: list[Step] = []
+        self.autocast = _autocast_state(start)
+        # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
+        self.path = self.descend(self.potential, start.detach(), self.gradient, watch=steps.append)
+        self.steps = [
+            (s.t, store.put(s.z), store.put_all(s.before), store.put_all(s.after), s.active, s.rows) for s in steps
+        ]
+        return store.tensors
+
+    def pull_back(self, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """The cotangents of start, features, parameters, and parameters of rule and domain."""
+        device, dtype, enabled = self.autocast
+        with torch.autocast(device, dtype, enabled=enabled):
+            return _backward(self, saved, cotangents)
+
 
 def replay(
-    descend: Descend, potential: Potential, start: Tensor, product: ProductFunction, *, last: int | None = None
+    descend: Descend,
+    potential: Potential,
+    start: Tensor,
+    product: ProductFunction,
+    *,
+    last: int | None = None,
+    gradient: GradientFunction = Potential.gradient,
 ) -> Path:
     """Run the loop without a graph; its backward replays the steps with ``product``."""
-    learned: list[Tensor] = [p for part in (descend.rule, descend.domain) for p in part.parameters() if p.requires_grad]
-    tape = Tape(descend, potential.detached(), product, last, learned)
-    inputs = [*potential.feature_tensors(), *potential.parameters(), *learned]
+    tape = Tape(descend, potential.detached(), product, last, gradient)
+    inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
     results = _Replay.apply(tape, start, *inputs)
     taken = len(tape.path.outputs)
     tape.path.outputs, tape.path.gradients = list(results[:taken]), list(results[taken:])
@@ -63,15 +94,7 @@ def replay(
 class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        store = _Store(start)
-        steps: list[Step] = []
-        tape.autocast = _autocast_state(start)
-        # start may be y_0 itself; a fresh alias keeps an input of this Function from being one of its outputs.
-        tape.path = tape.descend(tape.potential, start.detach(), watch=steps.append)
-        tape.steps = [
-            (s.t, store.put(s.z), store.put_all(s.before), store.put_all(s.after), s.active, s.rows) for s in steps
-        ]
-        ctx.save_for_backward(*store.tensors)
+        ctx.save_for_backward(*tape.record(start))
         ctx.set_materialize_grads(False)
         ctx.tape = tape
         return (*tape.path.outputs, *tape.path.gradients)
@@ -80,9 +103,7 @@ class _Replay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tape: Tape = ctx.tape
-        device, dtype, enabled = tape.autocast
-        with torch.autocast(device, dtype, enabled=enabled):
-            return (None, *_backward(tape, ctx.saved_tensors, cotangents))
+        return (None, *tape.pull_back(ctx.saved_tensors, cotangents))
 
 
 class _Store:
@@ -102,9 +123,7 @@ class _Store:
         return [self.put(t) for t in tensors]
 
 
-def _backward(
-    tape: Tape, saved: tuple[Tensor, ...], cotangents: tuple[Tensor | None, ...]
-) -> tuple[Tensor | None, ...]:
+def _backward(tape: Tape, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     descend, taken = tape.descend, len(tape.path.outputs)
     from_losses, from_gradients = cotangents[:taken], cotangents[taken:]
     targets: list[Tensor] = [*tape.potential.feature_tensors(), *tape.potential.parameters()]
@@ -140,6 +159,8 @@ def _backward(
         y_bar = None
         if direction is None:
             continue
+        if active is not None and rows is None:  # masked: an example at rest sends nothing through its gradient
+            direction = torch.where(active.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
         if tape.last is not None:
             rows = None if bool(moving.all()) else moving.nonzero().squeeze(1)  # type: ignore[union-attr]
         with torch.no_grad():

@@ -1,0 +1,201 @@
+"""A whole descent and its backward pass as two CUDA graphs: one launch each, whatever the number of kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spen import trees
+from spen.descent.compiled.trace import Program
+from spen.descent.compiled.within import within
+from spen.descent.gradients.replay import Tape
+from spen.descent.loop import Descend, Path
+from spen.descent.potential import Potential
+
+Pattern = tuple[bool, ...]  # which outputs of the descent a loss sends something to
+
+
+class Captured:
+    """Static memory, a graph that fills it with a descent, and a graph that pulls cotangents back through it.
+
+    A replay overwrites what the one before left, so a descent whose backward pass is still to come holds a *lease*;
+    ``free`` is False meanwhile. A backward pass that comes after its lease has been lost takes the steps again.
+    """
+
+    def __init__(self, tape: Tape, start: Tensor, pattern: Pattern, pool: Any) -> None:
+        self.start = start.detach().clone()
+        features = trees.tree_map(lambda f: f.detach().clone().requires_grad_(f.requires_grad), tape.potential.features)
+        self.tape = replace(tape, potential=replace(tape.potential, features=features))
+        self.leaves = trees.tensors(features)
+        self.pattern = pattern
+        self.lease = 0
+        self.free = True
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        with torch.no_grad():
+            self._rehearse()
+            with torch.cuda.graph(self.forward, pool=pool):
+                self.saved = self.tape.record(self.start)
+            path = self.tape.path
+            self.results = [*path.outputs, *path.gradients]
+            self.extras = [*path.energies, path.steps_used, path.converged]
+            self.cotangents = [torch.zeros_like(r) if p else None for r, p in zip(self.results, pattern, strict=True)]
+            with torch.cuda.graph(self.backward, pool=pool):
+                self.bars = self._pulled_back(self.saved, self.cotangents)
+
+    def _rehearse(self) -> None:
+        # cuDNN remembers the best algorithms for each thread, and this one may not have run the backward pass yet:
+        # a search during capture would break it.
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            saved = self.tape.record(self.start)
+            results = [*self.tape.path.outputs, *self.tape.path.gradients]
+            ones = [torch.ones_like(r) if p else None for r, p in zip(results, self.pattern, strict=True)]
+            self._pulled_back(saved, ones)
+        torch.cuda.current_stream().wait_stream(stream)
+
+    def _pulled_back(self, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        # Autograd ties a parameter to the stream where it was first used, which a capture must not wait for:
+        # differentiate with respect to aliases of the same memory that this stream has made.
+        parts = nn.ModuleDict({"rule": self.tape.descend.rule, "domain": self.tape.descend.domain})
+        aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in parts.named_parameters()}
+        self.tape.learned = [p for p in aliases.values() if p.requires_grad]
+        return within(parts, aliases, lambda: self.tape.pull_back(saved, cotangents))
+
+    def descend(self, start: Tensor, leaves: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Replay the descent from ``start``: copies of its outputs, and of what else a path holds."""
+        _copy([self.start, *self.leaves], [start, *leaves])
+        self.forward.replay()
+        fresh = _copies([*self.results, *self.extras])
+        return fresh[: len(self.results)], fresh[len(self.results) :]
+
+    def pull_back(self, cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        given = [(mine, c) for mine, c in zip(self.cotangents, cotangents, strict=True) if mine is not None]
+        _copy([mine for mine, _ in given], [c for _, c in given])  # type: ignore[misc]
+        self.backward.replay()
+        fresh = iter(_copies([b for b in self.bars if b is not None]))
+        return tuple(None if b is None else next(fresh) for b in self.bars)
+
+    def path(self, extras: list[Tensor]) -> Path:
+        *energies, steps_used, converged = extras
+        return Path(energies=energies, steps_used=steps_used, converged=converged)
+
+
+class GraphReplay(torch.autograd.Function):
+    """``replay`` by graphs. Inputs and outputs as there; the captured memory never leaves this file."""
+
+    @staticmethod
+    def forward(ctx: Any, captured: Captured, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        results, extras = captured.descend(start.detach(), [f.detach() for f in trees.tensors(tape.potential.features)])
+        tape.path = captured.path(extras)
+        captured.lease += 1
+        captured.free = False
+        ctx.captured, ctx.tape, ctx.lease = captured, tape, _Lease(captured)
+        ctx.save_for_backward(start)
+        ctx.set_materialize_grads(False)
+        return tuple(results)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        captured: Captured = ctx.captured
+        if ctx.lease.number == captured.lease and captured.pattern == pattern_of(cotangents):
+            bars = captured.pull_back(cotangents)
+            captured.free = True
+        else:
+            ctx.lease.give_up()
+            with torch.no_grad():
+                saved = ctx.tape.record(ctx.saved_tensors[0].detach())
+                bars = ctx.tape.pull_back(saved, cotangents)
+        return (None, None, *bars)
+
+
+class _Lease:
+    """Holds captured memory for one descent; returned when the descent is forgotten without a backward pass."""
+
+    def __init__(self, captured: Captured) -> None:
+        self.captured, self.number = captured, captured.lease
+
+    def give_up(self) -> None:
+        if self.captured.lease == self.number:
+            self.captured.free = True
+
+    def __del__(self) -> None:
+        self.give_up()
+
+
+class Recorder:
+    """Watches a program's first descents, then captures it; falls back to plain replay whenever a graph cannot serve.
+
+    The first ``warmup`` descents run without graphs: kernels are chosen and compiled, and the pattern of cotangents
+    is seen.
+    """
+
+    def __init__(self, program: Program, *, warmup: int = 2, at_once: int = 4) -> None:
+        self.program = program
+        self.warmup, self.at_once = warmup, at_once
+        self.seen: Pattern | None = None
+        self.calls = 0
+        self.captured: list[Captured] = []
+        self.pool: Any = None
+
+    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        tape = Tape(descend, potential.detached(), self.program.product, None, self.program.gradient)
+        inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
+        self.calls += 1
+        captured = self._ready(tape, start) if self.calls > self.warmup and self.seen is not None else None
+        if captured is None:
+            results = _Watched.apply(self, tape, start, *inputs)
+        else:
+            results = GraphReplay.apply(captured, tape, start, *inputs)
+        taken = descend.rule.steps
+        tape.path.outputs, tape.path.gradients = list(results[:taken]), list(results[taken:])
+        return tape.path
+
+    def _ready(self, tape: Tape, start: Tensor) -> Captured | None:
+        for captured in self.captured:
+            if captured.free and captured.pattern == self.seen:
+                return captured
+        if len(self.captured) >= self.at_once or self.seen is None:
+            return None
+        if self.pool is None:
+            self.pool = torch.cuda.graph_pool_handle()
+        self.captured.append(Captured(tape, start, self.seen, self.pool))
+        return self.captured[-1]
+
+
+class _Watched(torch.autograd.Function):
+    """Plain replay of a traced program that tells the recorder which outputs got a cotangent."""
+
+    @staticmethod
+    def forward(ctx: Any, recorder: Recorder, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*tape.record(start))
+        ctx.set_materialize_grads(False)
+        ctx.recorder, ctx.tape = recorder, tape
+        return (*tape.path.outputs, *tape.path.gradients)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.recorder.seen = pattern_of(cotangents)
+        return (None, None, *ctx.tape.pull_back(ctx.saved_tensors, cotangents))
+
+
+def pattern_of(cotangents: Sequence[Tensor | None]) -> Pattern:
+    """Which of them are there."""
+    return tuple(c is not None for c in cotangents)
+
+
+def _copy(targets: list[Tensor], sources: list[Tensor]) -> None:
+    if targets:
+        torch._foreach_copy_(targets, sources)
+
+
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    fresh = [torch.empty_like(t) for t in tensors]
+    _copy(fresh, tensors)
+    return fresh

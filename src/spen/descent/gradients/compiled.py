@@ -1,0 +1,136 @@
+"""A strategy whose gradient and products run as compiled programs, and whose whole descent is one launch on a GPU."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from spen.descent.compiled.graphs import Recorder
+from spen.descent.compiled.lower import lowered
+from spen.descent.compiled.trace import Program
+from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
+from spen.descent.gradients.replay import Replayed, replay
+from spen.descent.loop import Descend, Path
+from spen.descent.potential import Potential
+from spen.protocols import GradientStrategy
+
+Key = tuple[Any, ...]
+
+
+class Compiled(GradientStrategy):
+    """The gradients of ``through`` (ForwardOverReverse unless told), from programs made once for each shape.
+
+    An energy is traced together with its derivatives, freed of products with zero, and on a GPU fused by
+    torch.compile (``fuse``) and captured with the whole descent in a CUDA graph (``graphs``). ``precision=
+    torch.bfloat16`` rounds the operands of wide convolutions and matrix products; the descent itself, the narrow
+    first layers and all sums stay in float32. Finite differences of rounded numbers are noise, so that needs
+    ForwardOverReverse or Checkpointed.
+
+    A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
+    after ``shapes`` programs new ones stay plain. Numbers that are not tensors are part of a program: when an
+    attribute of the energy changes, a new one is made. Under autocast the plain strategy runs.
+    """
+
+    def __init__(
+        self,
+        through: Replayed | None = None,
+        *,
+        precision: torch.dtype | None = None,
+        fuse: bool | None = None,
+        graphs: bool | None = None,
+        patience: int = 1,
+        shapes: int = 32,
+    ) -> None:
+        self.through = ForwardOverReverse() if through is None else through
+        if not isinstance(self.through, Replayed):
+            raise ValueError(f"Compiled goes through a strategy that replays the steps, not {self.through}")
+        if precision not in (None, torch.bfloat16):
+            raise ValueError(f"precision must be torch.bfloat16 or None, not {precision}")
+        if precision is not None and not self.through.exact:
+            raise ValueError(f"{self.through} in {precision} is noise; compile ForwardOverReverse() instead")
+        if patience < 0 or shapes < 1:
+            raise ValueError(f"Compiled needs patience ≥ 0 and shapes ≥ 1, not {patience} and {shapes}")
+        self.precision, self.fuse, self.graphs = precision, fuse, graphs
+        self.patience, self.shapes = patience, shapes
+        self._met: weakref.WeakKeyDictionary[nn.Module, dict[Key, int]] = weakref.WeakKeyDictionary()
+        self._programs: weakref.WeakKeyDictionary[nn.Module, dict[Key, Program | Recorder]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        if torch.is_autocast_enabled(start.device.type):
+            return self.through.run(descend, potential, start)
+        program = self._program(descend, potential, start)
+        if program is None:
+            return self.through.run(descend, potential, start)
+        masked = replace(descend, masked=True)
+        if isinstance(program, Recorder):
+            return program.run(masked, potential, start)
+        return replay(masked, potential, start, program.product, gradient=program.gradient)
+
+    def _program(self, descend: Descend, potential: Potential, start: Tensor) -> Program | Recorder | None:
+        programs = self._programs.setdefault(potential.energy, {})
+        key = _key(descend, potential, start)
+        if key in programs:
+            return programs[key]
+        met = self._met.setdefault(potential.energy, {})
+        met[key] = met.get(key, 0) + 1
+        if met[key] <= self.patience or len(programs) >= self.shapes:
+            return None
+        on_gpu = start.device.type == "cuda"
+        programs[key] = self._made(descend, potential, start, on_gpu)
+        return programs[key]
+
+    def _made(self, descend: Descend, potential: Potential, start: Tensor, on_gpu: bool) -> Program | Recorder:
+        with torch.no_grad():
+            z = descend.domain.enter(start.detach())
+            point = descend.point(z, descend.domain.output(z))
+        fuse = on_gpu if self.fuse is None else self.fuse
+        program = Program(
+            potential.detached(),
+            point,
+            self.through.product,
+            lambda traced, inputs: lowered(traced, inputs, fuse=fuse, precision=self.precision),
+        )
+        graphs = on_gpu if self.graphs is None else self.graphs
+        return Recorder(program) if graphs and program.capturable else program
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        return self.__class__(**self._options())  # programs belong to the energy they were made for
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (self._options(),)
+
+    def _options(self) -> dict[str, Any]:
+        names = ("through", "precision", "fuse", "graphs", "patience", "shapes")
+        return {name: getattr(self, name) for name in names}
+
+    def __repr__(self) -> str:
+        given = [f"precision={self.precision}"] if self.precision is not None else []
+        given += [f"{n}={getattr(self, n)}" for n in ("fuse", "graphs") if getattr(self, n) is not None]
+        return f"Compiled({', '.join([str(self.through), *given])})"
+
+
+def _again(options: dict[str, Any]) -> Compiled:
+    return Compiled(**options)
+
+
+def _key(descend: Descend, potential: Potential, start: Tensor) -> Key:
+    leaves, spec = pytree.tree_flatten(potential.features)
+    features = tuple(_signature(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    modules = (potential.energy, descend.rule, descend.domain)
+    tensors = tuple((t.data_ptr(), t.requires_grad) for m in modules for t in (*m.parameters(), *m.buffers()))
+    numbers = tuple(v for m in modules for part in m.modules() for v in vars(part).values() if isinstance(v, _PLAIN))
+    return _signature(start), spec, features, tensors, numbers, descend.keep_gradients, repr(descend.stop)
+
+
+_PLAIN = (bool, int, float, str)
+
+
+def _signature(tensor: Tensor) -> Key:
+    return tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad
