@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from spen.tasks.denoising import data
-from spen.tasks.denoising.data import Crops, DepthPairs, Frame, GreyImages, Rooms, SimulatedSensor, crop_frame, cut
+from spen.tasks.denoising.crops import Crops, crop_frame, cut
+from spen.tasks.denoising.data import DepthPairs, Frame, GreyImages, Rooms, SimulatedSensor
 from spen.tasks.denoising.images import BadImage
 from spen.tasks.denoising.sensor import Sensor
 
@@ -270,3 +271,14 @@ def test_grey_images_have_8_bits(tmp_path: Path) -> None:
 def test_wrong_options(make, sentence: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_a_batch_is_its_crops_one_by_one(flips: bool) -> None:
+    """Cut from one tensor that holds every frame, or from frames decoded one at a time."""
+    crops = Crops(Rooms("train", 3), size=(32, 32), flips=flips)
+    singles = [crops.crop(1, index) for index in range(5, 17)]
+    together, few = crops.batch(1, 5, 12), Crops(Rooms("train", 3), size=(32, 32), flips=flips, memory=2)
+    for one, part, other in zip(zip(*singles, strict=True), together, few.batch(1, 5, 12), strict=True):
+        assert torch.equal(torch.stack(one), part)
+        assert torch.equal(part, other)

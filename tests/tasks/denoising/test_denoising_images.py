@@ -167,3 +167,14 @@ def test_listing_a_folder(tmp_path: Path) -> None:
     for name in ("b.png", "a.TIFF", "notes.txt"):
         (tmp_path / name).touch()
     assert [path.name for path in list_images(tmp_path)] == ["a.TIFF", "b.png"]
+
+
+def test_the_most_pixels_are_a_choice(tmp_path: Path) -> None:
+    Image.fromarray(np.ones((20, 30), np.uint8)).save(tmp_path / "a.png")
+    np.save(tmp_path / "a.npy", np.ones((20, 30), np.float32))
+    for name in ("a.png", "a.npy"):
+        assert load_image(tmp_path / name, max_pixels=600).values.shape == (20, 30)
+        with pytest.raises(
+            BadImage, match=f"{name}: claims 30×20 pixels, more than the 599 allowed; crop or shrink it"
+        ):
+            load_image(tmp_path / name, max_pixels=599)

@@ -19,6 +19,7 @@ from spen.tasks.multilabel.features import LabelFeatures, LabelMLP, ScoresAsLogi
 from spen.tasks.multilabel.losses import F1AndLog, hamming, soft_f1
 from spen.tasks.multilabel.metrics import THRESHOLDS, TunedExampleF1, scores, tune_threshold
 from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
+from spen.tasks.multilabel.recipes import WAYS as SUMMARIES
 from spen.tasks.multilabel.train import train
 from spen.tasks.multilabel.ways import WAYS, as_pairs, on_present
 from spen.testing import check_energy
@@ -217,7 +218,8 @@ def test_compare_records_a_refusal_and_names_misuse(tmp_path: Path, monkeypatch:
 
 
 def test_every_way_has_a_sentence() -> None:
-    assert all(len(way.summary) > 10 for way in WAYS.values())
+    assert list(WAYS) == list(SUMMARIES)
+    assert all(len(summary) > 10 for summary in SUMMARIES.values())
     assert isinstance(RECIPES["bibtex-end-to-end"].model(4, 3).minimizer.domain, Box)
 
 

@@ -75,6 +75,13 @@ def test_dropout_reaches_what_it_should() -> None:
     assert not torch.equal(thinned.train()(x).scores, thinned.eval()(x).scores)
 
 
+def test_the_encoder_is_as_wide_and_deep_as_its_recipe_says() -> None:
+    recipe = replace(find_recipe("best-local"), encoder_width=12, encoder_layers=3, encoder_dropout=0.25)
+    encoder = build(recipe, prepared("all")).features.encoder
+    assert (encoder.recurrent.hidden_size, encoder.recurrent.num_layers, encoder.dropout.p) == (12, 3, 0.25)
+    assert encoder.recurrent.dropout == 0.25
+
+
 def test_kinship_by_hand() -> None:
     # 0 ← 1 (root) → 2 → 3 → 4, and 2 → 5; the predicate is 3.
     heads = torch.tensor([[1, -1, 1, 2, 3, 2, 4]])

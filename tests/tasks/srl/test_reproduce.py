@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,6 +55,8 @@ def test_results_and_report(out: Path) -> None:
         for column in ("dev", "test", "out_of_domain"):
             assert row[column]["seeds"] == 1
             assert 0 < row[column]["mean"] <= 100
+        assert row["train_seconds"] > 0
+        assert row["sentences_per_second"] > 0
     run = next(r for r in results["runs"] if r["row"] == "spen" and r["corpus"] == "whole")
     assert [len(run["descent"][key]) for key in ("energy", "f1", "violations")] == [11, 11, 11]
     assert run["descent"]["energy"][-1] < run["descent"]["energy"][0]
@@ -151,15 +156,63 @@ def test_tuning_leaves_the_test_data_alone(out: Path, monkeypatch: pytest.Monkey
     assert row["dev"]["mean"] > 0
 
 
-def test_workers_are_told_everything(tmp_path: Path) -> None:
-    settings = Settings(
-        out=tmp_path, data=tmp_path / "data", device="cuda", quick=True, sentences=7, dev_only=True, workers=2
-    )
-    command = list(module._command(Job("spen:steps=3", 2, "without-court"), settings, 100.0))
-    text = " ".join(command[3:])
-    for part in ("--only without-court/spen:steps=3/2", "--quick", "--sentences 7", "--dev-only", "--seconds 90.0"):
-        assert part in text
-    assert f"--data {tmp_path / 'data'}" in text
+def finish(job: Job, settings: Settings, deadline: float | None) -> dict[str, object]:
+    job.result(settings.out).parent.mkdir(parents=True)
+    job.result(settings.out).write_text("{}")
+    return {"dev": {"f1": {"greedy": 1, "ad3": 2}, "violations": 3}, "train_seconds": 4, "sentences_per_second": 5}
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers as threads, which see what a test replaces."""
+    monkeypatch.setattr(module, "ProcessPoolExecutor", lambda count, *_: ThreadPoolExecutor(count))
+    monkeypatch.setattr(module, "_encode", lambda *_: None)
+
+
+@pytest.mark.usefixtures("threads")
+def test_side_by_side_bases_first_and_the_longest_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(module, "_work", lambda job, *rest: order.append(job.row) or finish(job, *rest))
+    settings = Settings(out=tmp_path, data=None, rows=("structured", "spen", "spen-best"), seeds=(0,))
+    assert module._side_by_side(replace(settings, workers=1), jobs(settings), None)
+    assert order == ["best-local", "local", "spen-best", "spen", "structured"]
+    line = "whole spen seed 0: dev greedy 1.00, dev ad3 2.00, 3 violations, trained in 4 s, 5 sentences a second"
+    assert line in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("threads")
+def test_side_by_side_a_failure_is_named_and_stops_what_is_built_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work(job: Job, *rest: Any) -> dict[str, object]:
+        if job.row == "local":
+            raise RuntimeError("out of memory")
+        return finish(job, *rest)
+
+    monkeypatch.setattr(module, "_work", work)
+    settings = Settings(out=tmp_path, data=None, rows=("spen", "structured"), seeds=(0,), workers=2)
+    assert not module._side_by_side(settings, jobs(settings), None)
+    assert capsys.readouterr().err == "whole local seed 0 failed: RuntimeError: out of memory\n"
+    assert not Job("spen", 0, "whole").result(tmp_path).exists()
+    assert Job("structured", 0, "whole").result(tmp_path).exists()
+
+
+@pytest.mark.usefixtures("threads")
+def test_side_by_side_nothing_begins_shortly_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_work", lambda *_: pytest.fail("too late to begin"))
+    settings = Settings(out=tmp_path, data=None, rows=("local",), seeds=(0, 1), workers=2)
+    assert not module._side_by_side(settings, jobs(settings), time.time() + 5)
+
+
+def test_a_worker_stops_in_time_to_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float | None] = []
+    monkeypatch.setattr(module, "run_job", lambda job, settings, data, seconds: seen.append(seconds))
+    settings, job = Settings(out=tmp_path, data=None), Job("local", 0, "whole")
+    module._work(job, settings, time.time() + 100)
+    module._work(job, settings, None)
+    assert seen == [pytest.approx(90, abs=1), None]
 
 
 def test_a_genre_is_left_out_whole() -> None:

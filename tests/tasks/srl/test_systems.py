@@ -163,6 +163,7 @@ def test_a_recipe_can_be_changed_by_name() -> None:
     assert (found.steps, found.convex, found.rate, found.update) == (5, True, 0.2, "mirror")
     assert found.terms == ("argument_set", "label_coherence")
     assert found.paper == {}
+    assert find_recipe("spen:base=local+dropout=0.3").base == "local:dropout=0.3"
     assert recipe_of({"task": "srl", **json.loads(json.dumps(found.describe()))}) == found
     for name, problem in (
         ("spen:speed=3", "'speed=3' changes nothing: write key=value with a key of templates"),

@@ -5,7 +5,6 @@ Frames and crops are pure functions of (seed, epoch, index), so a run that is st
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -201,89 +200,3 @@ def stack(frames: Frames, epoch: int = 0) -> Frame:  # each part (N, 1, H, W)
 
 def _size(frame: Frame) -> str:
     return f"{frame.truth.shape[-1]}×{frame.truth.shape[-2]}"
-
-
-# ── crops ──
-
-
-@lru_cache(maxsize=8)
-def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    return np.random.default_rng(np.random.SeedSequence([seed, epoch])).permutation(count)
-
-
-def crop_frame(seed: int, epoch: int, index: int, count: int) -> int:
-    """Which of `count` frames crop `index` is cut from: each run of `count` crops meets every frame once."""
-    return int(_order(seed, epoch * 1_000_003 + index // count, count)[index % count])
-
-
-def cut(
-    frame: Frame,  # parts (1, H, W)
-    seed: int,
-    epoch: int,
-    index: int,
-    size: tuple[int, int] = CROP,
-    flips: bool = False,
-    least_scored: float = 0.1,
-) -> Frame:  # parts (1, *size)
-    """Crop `index` of an epoch: a window drawn from (seed, epoch, index) alone, turned over at random with `flips`.
-
-    A window with fewer scored pixels than `least_scored` would carry no loss; the next of eight draws is taken then,
-    or the fullest. A sensor's shadows fall to one side, so depth frames are best left unflipped.
-    """
-    height, width = frame.truth.shape[-2:]
-    if height < size[0] or width < size[1]:
-        raise ValueError(f"a crop of {size[1]}×{size[0]} does not fit in an image of {width}×{height}")
-    rng = np.random.default_rng(np.random.SeedSequence([seed, epoch, index, 1]))
-    best, best_share = (slice(None), slice(None)), -1.0
-    for _ in range(8):
-        top, left = int(rng.integers(height - size[0] + 1)), int(rng.integers(width - size[1] + 1))
-        window = slice(top, top + size[0]), slice(left, left + size[1])
-        share = float(frame.scored[..., window[0], window[1]].float().mean())
-        if share > best_share:
-            best, best_share = window, share
-        if share >= least_scored:
-            break
-    parts = [part[..., best[0], best[1]] for part in frame]
-    axes = [axis for axis in (-2, -1) if flips and rng.random() < 0.5]
-    if axes:
-        parts = [part.flip(axes) for part in parts]
-    if flips and size[0] == size[1] and rng.random() < 0.5:
-        parts = [part.transpose(-2, -1) for part in parts]
-    return Frame(*(part.contiguous() for part in parts))
-
-
-class Crops:
-    """Random crops of a set of frames; `batch(epoch, first, count)` depends on its arguments and the seed alone."""
-
-    def __init__(
-        self,
-        frames: Frames,
-        size: tuple[int, int] = CROP,
-        seed: int = 0,
-        flips: bool = False,
-        fresh_noise: bool = False,
-        memory: int = 512,
-    ) -> None:
-        """`fresh_noise` draws simulated noise anew each epoch; `memory` is how many frames are kept decoded."""
-        self.frames, self.size, self.seed = frames, size, seed
-        self.flips, self.fresh_noise = flips, fresh_noise
-        self.memory = memory
-        self._kept: dict[tuple[int, int], Frame] = {}
-
-    def crop(self, epoch: int, index: int) -> Frame:  # parts (1, *size)
-        which = crop_frame(self.seed, epoch, index, len(self.frames))
-        frame = self._frame(which, epoch if self.fresh_noise else 0)
-        return cut(frame, self.seed, epoch, index, self.size, self.flips)
-
-    def _frame(self, which: int, epoch: int) -> Frame:
-        # A plain dict, oldest out first, so that worker processes can receive a copy of this object.
-        key = which, epoch
-        if key not in self._kept:
-            while len(self._kept) >= max(self.memory, 1):
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = self.frames.frame(which, epoch)
-        return self._kept[key]
-
-    def batch(self, epoch: int, first: int, count: int) -> Frame:  # parts (count, 1, *size)
-        crops = [self.crop(epoch, index) for index in range(first, first + count)]
-        return Frame(*(torch.stack(column) for column in zip(*crops, strict=True)))

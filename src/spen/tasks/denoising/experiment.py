@@ -19,7 +19,8 @@ from spen.gradients import Exact
 from spen.objectives import Feedforward
 from spen.protocols import Objective
 from spen.rules import GradientDescent
-from spen.tasks.denoising.data import Crops, DepthPairs, Frames, GreyImages, Rooms, SimulatedSensor
+from spen.tasks.denoising.crops import Crops
+from spen.tasks.denoising.data import DepthPairs, Frames, GreyImages, Rooms, SimulatedSensor
 from spen.tasks.denoising.metrics import hole_rmse_mm, mean_over_frames, psnr
 from spen.tasks.denoising.priors import DataTerm, Observation
 from spen.tasks.denoising.recipes import Classical, Network, Recipe, Regime, System, find_recipe, find_regime
@@ -123,8 +124,12 @@ def train(
         warmup=schedule.warmup,
         decay_to=schedule.decay_to,
         clip=schedule.clip,
+        epsilon=schedule.epsilon,
     )
-    crops = Crops(splits.train, schedule.crop, seed=seed, flips=regime.name == "gaussian")
+    on_gpu = accelerator != "cpu" and devices == 1 and torch.cuda.is_available()
+    crops = Crops(
+        splits.train, schedule.crop, seed=seed, flips=regime.name == "gaussian", device="cuda" if on_gpu else "cpu"
+    )
     source = CropSource(crops, schedule.batch_size, min(schedule.per_epoch, schedule.batches))
     return fit(
         model,

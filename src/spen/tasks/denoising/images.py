@@ -69,12 +69,15 @@ def as_dtype(values: NDArray[np.floating], dtype: np.dtype) -> NDArray[np.generi
     return values.astype(dtype)
 
 
-def load_image(path: str | Path, peak: float | None = None) -> GreyImage:
-    """Read a grey image; `peak` is the value that becomes 1 (default: 255 for 8 bits, 4000 for 16, 1 for floats)."""
+def load_image(path: str | Path, peak: float | None = None, *, max_pixels: int = MAX_PIXELS) -> GreyImage:
+    """Read a grey image; `peak` is the value that becomes 1 (default: 255 for 8 bits, 4000 for 16, 1 for floats).
+
+    An image of more than `max_pixels` is refused by its header, before it is decoded.
+    """
     path = Path(path)
     if not path.is_file():
         raise BadImage(f"{path}: there is no such file")
-    values = _read_npy(path) if path.suffix.lower() == ".npy" else _read_pillow(path)
+    values = _read_npy(path, max_pixels) if path.suffix.lower() == ".npy" else _read_pillow(path, max_pixels)
     if not np.any(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)):
         raise BadImage(f"{path}: every pixel is zero, so the frame holds no reading")
     if peak is None:
@@ -113,14 +116,14 @@ def list_images(folder: str | Path) -> list[Path]:
     return found
 
 
-def _read_pillow(path: Path) -> NDArray[np.generic]:
+def _read_pillow(path: Path, max_pixels: int) -> NDArray[np.generic]:
     try:
         # Pillow warns about large images; the check below refuses them, so the warning would say it twice.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             opened = Image.open(path)
         with opened as image:
-            _check_size(path, image.size[1], image.size[0])
+            _check_size(path, image.size[1], image.size[0], max_pixels)
             if getattr(image, "n_frames", 1) > 1:
                 raise BadImage(f"{path}: holds {getattr(image, 'n_frames', 1)} pages; save the one to use on its own")
             mode, form = image.mode, image.format
@@ -129,7 +132,7 @@ def _read_pillow(path: Path) -> NDArray[np.generic]:
     except BadImage:
         raise
     except Image.DecompressionBombError:
-        raise BadImage(f"{path}: claims more than the {MAX_PIXELS} pixels allowed; crop or shrink it first") from None
+        raise BadImage(f"{path}: claims more than the {max_pixels} pixels allowed; crop or shrink it first") from None
     except Image.UnidentifiedImageError:
         raise BadImage(f"{path}: is not an image of a known format") from None
     except Exception as error:  # a damaged file raises anything from OSError to struct.error, by format and by place
@@ -144,7 +147,7 @@ def _read_pillow(path: Path) -> NDArray[np.generic]:
     raise BadImage(f"{path}: has pixels of type {mode}, but a grey image of 8 bits, 16 bits or floats is needed")
 
 
-def _read_npy(path: Path) -> NDArray[np.generic]:
+def _read_npy(path: Path, max_pixels: int) -> NDArray[np.generic]:
     try:
         # The memory map checks the header's claim against the file's length before anything is allocated.
         mapped = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -155,12 +158,13 @@ def _read_npy(path: Path) -> NDArray[np.generic]:
             f"{path}: holds a {mapped.dtype.name} array of shape {mapped.shape}, "
             "but a grey image (H, W) of 8 bits, 16 bits or floats is needed"
         )
-    _check_size(path, *mapped.shape)
+    height, width = mapped.shape
+    _check_size(path, height, width, max_pixels)
     return np.array(mapped)
 
 
-def _check_size(path: Path, height: int, width: int) -> None:
-    if height * width > MAX_PIXELS:
-        raise BadImage(f"{path}: claims {width}×{height} pixels, more than the {MAX_PIXELS} allowed; crop or shrink it")
+def _check_size(path: Path, height: int, width: int, max_pixels: int) -> None:
+    if height * width > max_pixels:
+        raise BadImage(f"{path}: claims {width}×{height} pixels, more than the {max_pixels} allowed; crop or shrink it")
     if height * width == 0:
         raise BadImage(f"{path}: has no pixels")

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
 import torch
 
+import spen
 from spen.tasks.denoising.experiment import Denoise, build, load_run
 from spen.tasks.denoising.images import GreyImage, list_images, load_image, save_image
 from spen.tasks.denoising.priors import Observation
-from spen.tasks.denoising.recipes import find_recipe, find_regime
-from spen.tasks.shipped import check_model
+from spen.tasks.denoising.recipes import System, find_recipe, find_regime
+from spen.tasks.shipped import about, check_model
 from spen.training import load_weights
 
 
 def load_model(name: str, device: str = "cpu") -> Denoise:
     """A model shipped with the package, by name, or a run folder."""
+    return load_system(name, device)[0]
+
+
+def load_system(name: str, device: str = "cpu") -> tuple[Denoise, spen.SPEN | None]:
+    """The same, with the SPEN behind it where there is one: its trajectory shows how the answer was found."""
     if Path(name).is_dir():
-        return load_run(name, device)[0]
+        return load_run(name, device)
     check_model(name)
-    folder = resources.files("spen") / "weights"
-    config = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-    model, objective = build(
-        find_recipe(config["recipe"]).with_options(**config["options"]), find_regime(config["data"])
-    )
-    with resources.as_file(folder / f"{name}.safetensors") as path:
+    config = about(name)
+    if config["task"] != "denoising":
+        raise ValueError(f"{name} is a model of the task {config['task']!r}, not of denoising")
+    recipe = find_recipe(config["recipe"]).with_options(**config["options"])
+    model, objective = build(recipe, find_regime(config["data"]))
+    with resources.as_file(resources.files("spen") / "weights" / f"{name}.safetensors") as path:
         model.load_state_dict(load_weights(path))
     model.to(device).eval().requires_grad_(False)
 
@@ -35,7 +40,7 @@ def load_model(name: str, device: str = "cpu") -> Denoise:
         with torch.no_grad():
             return objective.predict(model, Observation(*(t.to(device) for t in x))).cpu()
 
-    return denoise
+    return denoise, model if isinstance(recipe.method, System) else None
 
 
 def denoise_image(denoise: Denoise, image: GreyImage) -> GreyImage:

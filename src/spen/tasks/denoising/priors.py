@@ -54,14 +54,13 @@ class FieldOfExperts(Energy):
         super().__init__()
         self.conv = nn.Conv2d(1, filters, size, bias=False)
         self.activation = SoftAbs(temperature)
-        self.scale, self.padding, self.margin, self.blind = scale, padding, size // 2, blind
+        self.scale, self.padding, self.blind = scale, padding, blind
         with torch.no_grad():
             self.conv.weight.copy_(_centred(self.conv.weight))
 
     def forward(self, y: Tensor, features: Observation) -> Tensor:
-        image = _padded(self.scale * y, self.margin, self.padding)
         weight = _centred(self.conv.weight) if self.blind else self.conv.weight
-        return self.activation(F.conv2d(image, weight)).flatten(1).sum(1)
+        return self.activation(_convolved(self.scale * y, weight, None, self.padding)).flatten(1).sum(1)
 
 
 class DeepPrior(Energy):
@@ -85,7 +84,7 @@ class DeepPrior(Energy):
         self.second = nn.Conv2d(width, width, size)
         self.last = nn.Conv2d(width, 1, 1, bias=False)  # a constant of the energy has no gradient
         self.activation = Softplus(temperature)
-        self.scale, self.padding, self.margin, self.blind = scale, padding, size // 2, blind
+        self.scale, self.padding, self.blind = scale, padding, blind
         with torch.no_grad():
             # Filters of zero mean do not see the absolute depth, which would push every unit off its bend.
             self.first.weight.copy_(_centred(self.first.weight))
@@ -93,9 +92,8 @@ class DeepPrior(Energy):
 
     def forward(self, y: Tensor, features: Observation) -> Tensor:
         weight = _centred(self.first.weight) if self.blind else self.first.weight
-        image = _padded(self.scale * y, self.margin, self.padding)
-        hidden = self.activation(F.conv2d(image, weight, self.first.bias))
-        hidden = self.activation(self.second(_padded(hidden, self.margin, self.padding)))
+        hidden = self.activation(_convolved(self.scale * y, weight, self.first.bias, self.padding))
+        hidden = self.activation(_convolved(hidden, self.second.weight, self.second.bias, self.padding))
         return self.last(hidden).flatten(1).sum(1)
 
 
@@ -119,6 +117,8 @@ def _centred(weight: Tensor) -> Tensor:
     return weight - weight.mean((2, 3), keepdim=True)
 
 
-def _padded(image: Tensor, margin: int, mode: Padding) -> Tensor:
-    around = (margin, margin, margin, margin)
-    return F.pad(image, around) if mode == "zeros" else F.pad(image, around, mode=mode)
+def _convolved(image: Tensor, weight: Tensor, bias: Tensor | None, mode: Padding) -> Tensor:
+    margin = weight.shape[-1] // 2
+    if mode == "zeros":
+        return F.conv2d(image, weight, bias, padding=margin)
+    return F.conv2d(F.pad(image, (margin, margin, margin, margin), mode=mode), weight, bias)

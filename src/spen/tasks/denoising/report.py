@@ -7,7 +7,7 @@ import html
 import io
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -28,6 +28,8 @@ from spen.training import Run
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+
+DEPTH_COLOURS, ERROR_COLOURS = "magma", "RdBu"
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
@@ -109,33 +111,52 @@ def _run_all(
     return answers, descents
 
 
-def images_figure(frame: Frame, answers: dict[str, Tensor]) -> Figure:
-    """Truth, noisy and every answer on one grey scale, errors below on another."""
+class Ranges(NamedTuple):
+    """What a frame's pictures span, so that all of them can be told apart and compared."""
+
+    low: float  # depth, in units of the peak
+    high: float
+    reach: float  # errors, from −reach to reach
+
+
+def image_ranges(frame: Frame) -> Ranges:
+    """The middle 98 % of what is known of the frame, and of the reading's errors where there is a truth."""
     known = frame.scored | frame.hole
-    low, high = np.percentile(frame.truth[known].numpy(), [1, 99])
-    columns = {"truth": frame.truth, "noisy": frame.noisy, **answers}
-    figure, axes = plt.subplots(2, len(columns), figsize=(2.6 * len(columns), 4.3), squeeze=False)
+    seen, image = (known, frame.truth) if bool(known.any()) else (frame.valid, frame.noisy)
+    low, high = np.percentile(image[seen].numpy(), [1, 99]) if bool(seen.any()) else (0.0, 1.0)
     filled = fill_pyramid(frame.noisy[None], frame.valid[None].float())[0]
     reach = float((filled - frame.truth)[frame.scored].abs().quantile(0.98)) if bool(frame.scored.any()) else 1.0
+    return Ranges(float(low), float(high), reach)
+
+
+def error_map(image: Tensor, frame: Frame) -> NDArray[np.float32]:  # (1, H, W) -> (H, W)
+    """image − truth where that is scored, NaN elsewhere."""
+    return torch.where(frame.scored, image - frame.truth, torch.nan)[0].numpy()
+
+
+def with_gaps(image: Tensor, known: Tensor) -> NDArray[np.float32]:  # (1, H, W) twice -> (H, W)
+    """The image, NaN where nothing is known."""
+    return torch.where(known, image, torch.nan)[0].numpy()
+
+
+def images_figure(frame: Frame, answers: dict[str, Tensor]) -> Figure:
+    """Truth, noisy and every answer on one grey scale, errors below on another."""
+    low, high, reach = image_ranges(frame)
+    columns = {"truth": frame.truth, "noisy": frame.noisy, **answers}
+    known = {"truth": frame.truth != 0, "noisy": frame.valid}
+    figure, axes = plt.subplots(2, len(columns), figsize=(2.6 * len(columns), 4.3), squeeze=False)
     for column, (name, image) in enumerate(columns.items()):
         top, bottom = axes[0][column], axes[1][column]
-        top.imshow(_gaps(image, frame, name), cmap="magma", vmin=low, vmax=high)
+        shown = with_gaps(image, known.get(name, torch.ones_like(frame.valid)))
+        top.imshow(shown, cmap=DEPTH_COLOURS, vmin=low, vmax=high)
         score = "" if name == "truth" else f" {float(psnr(image, frame.truth, frame.scored)):.2f} dB"
         top.set_title(name + score, fontsize=9)
         if name != "truth":
-            error = torch.where(frame.scored, image - frame.truth, torch.nan)[0].numpy()
-            bottom.imshow(error, cmap="RdBu", vmin=-reach, vmax=reach)
+            bottom.imshow(error_map(image, frame), cmap=ERROR_COLOURS, vmin=-reach, vmax=reach)
         for axis in (top, bottom):
             axis.axis("off")
     figure.tight_layout(pad=0.4)
     return figure
-
-
-def _gaps(image: Tensor, frame: Frame, name: str) -> NDArray[np.float32]:
-    missing = (
-        ~frame.valid if name == "noisy" else frame.truth == 0 if name == "truth" else torch.zeros_like(frame.valid)
-    )
-    return torch.where(missing, torch.nan, image)[0].numpy()
 
 
 def _descent_figure(descents: dict[str, list[tuple[float, float]]]) -> Figure:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from spen.tasks.denoising.data import Crops, Frame, Frames
+from spen.tasks.denoising.crops import Crops
+from spen.tasks.denoising.data import Frame, Frames
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.priors import Observation
 

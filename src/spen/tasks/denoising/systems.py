@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+import torch
 from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
 from spen.energies import Energy, Scaled, Sum
-from spen.gradients import Auto, Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
+from spen.gradients import (
+    Auto,
+    Checkpointed,
+    Compiled,
+    Exact,
+    FiniteDifference,
+    ForwardOverReverse,
+    GradientStrategy,
+)
 from spen.objectives import EndToEnd, StructuredHinge
 from spen.protocols import Objective
 from spen.rules import Momentum
@@ -17,12 +29,14 @@ from spen.tasks.denoising.recipes import System
 from spen.tasks.denoising.scoring import masked_squared_error, summed_squared_error
 from spen.tasks.denoising.unet import UNetPrior
 
-_STRATEGIES: dict[str, type[GradientStrategy]] = {
+_STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
     "auto": Auto,
     "exact": Exact,
     "checkpointed": Checkpointed,
     "finite-difference": FiniteDifference,
     "forward-over-reverse": ForwardOverReverse,
+    "compiled": Compiled,
+    "compiled-bf16": partial(Compiled, precision=torch.bfloat16),
 }
 
 

@@ -44,8 +44,10 @@ class UNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = image.shape[-2:]
-        # Each coarser scale halves the size: work on the next multiple of four, and cut the rest off again.
-        hidden = self.enter(F.pad(image, (0, -width % 4, 0, -height % 4), mode="replicate"))
+        # Each coarser scale halves the size: work on the next multiple of four, and cut the rest off again. Written
+        # as 4·⌈n/4⌉, and the cut as negative padding, it can be exported for every size at once.
+        right, below = 4 * ((width + 3) // 4) - width, 4 * ((height + 3) // 4) - height
+        hidden = self.enter(F.pad(image, (0, right, 0, below), mode="replicate"))
         skips = []
         for down in self.down:
             for layer in down[:-1]:  # type: ignore[index]
@@ -55,7 +57,7 @@ class UNet(nn.Module):
         hidden = self.bottom(hidden)
         for rise, up, skip in zip(reversed(self.rise), reversed(self.up), reversed(skips), strict=True):
             hidden = up(rise(hidden) + skip)
-        return self.leave(hidden)[..., :height, :width]
+        return F.pad(self.leave(hidden), (0, -right, 0, -below))
 
 
 class UNetPrior(Energy):

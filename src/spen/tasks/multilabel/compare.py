@@ -204,7 +204,7 @@ def _sources(recipe: MultilabelRecipe, splits: Splits, seed: int) -> tuple[Tenso
 
 
 def _options(recipe: MultilabelRecipe, seed: int, progress: bool | None) -> dict[str, Any]:
-    return {"seed": seed, "recipe": asdict(recipe), "accelerator": "cpu", "progress": progress, "vitals_every": 0}
+    return {"seed": seed, "recipe": recipe.describe(), "accelerator": "cpu", "progress": progress, "vitals_every": 0}
 
 
 def _spread(values: Sequence[float]) -> str:

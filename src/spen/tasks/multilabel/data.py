@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 
 from spen.tasks.locations import find_data
 from spen.tasks.multilabel.arff import read_arff
@@ -63,7 +65,7 @@ def hold_out(data: LabelSets, fraction: float, seed: int) -> tuple[LabelSets, La
 
 def read_npz(path: Path | str) -> tuple[LabelSets, LabelSets]:
     """(train, test) from ``x_train y_train x_test y_test`` and, if there, ``label_names``."""
-    with np.load(path, allow_pickle=False) as file:
+    with _open_npz(path) as file:
         needed = ["x_train", "y_train", "x_test", "y_test"]
         missing = [key for key in needed if key not in file]
         if missing:
@@ -72,6 +74,18 @@ def read_npz(path: Path | str) -> tuple[LabelSets, LabelSets]:
         labels = tuple(str(name) for name in names)
         parts = [LabelSets(tensor(file[f"x_{s}"]), tensor(file[f"y_{s}"]), labels) for s in ("train", "test")]
     return parts[0], parts[1]
+
+
+def _open_npz(path: Path | str) -> NpzFile:
+    try:
+        file = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, BadZipFile, EOFError):  # numpy takes what it does not know for a pickle
+        raise ValueError(f"{path} is not an npz file, or is cut short") from None
+    if not isinstance(file, NpzFile):
+        raise ValueError(f"{path} holds one array; a multi-label npz holds several: save it with numpy.savez")
+    return file
 
 
 def read_libsvm(path: Path | str, *, inputs: int | None = None, labels: Sequence[str] | None = None) -> LabelSets:
@@ -84,9 +98,12 @@ def read_libsvm(path: Path | str, *, inputs: int | None = None, labels: Sequence
     text = Path(path).read_text(encoding="utf-8")
     # A set of no labels is written as an empty first field, which the parser would read as the first feature.
     zero_based = bool(re.search(r"(?m)(?:^|\s)0:", text))
-    x, sets = load_svmlight_file(
-        io.BytesIO(text.encode()), n_features=inputs, multilabel=True, dtype=np.float32, zero_based=zero_based
-    )
+    try:
+        x, sets = load_svmlight_file(
+            io.BytesIO(text.encode()), n_features=inputs, multilabel=True, dtype=np.float32, zero_based=zero_based
+        )
+    except (ValueError, IndexError) as error:
+        raise ValueError(f"{path} is not LIBSVM (label,label index:value …): {error}") from None
     found = sorted({value for row in sets for value in row})
     names = tuple(_number(value) for value in found) if labels is None else tuple(labels)
     index = {name: i for i, name in enumerate(names)}

@@ -1,20 +1,30 @@
-"""Recipes for label sets, as typed values with the published figures beside them."""
+"""Recipes for label sets, as typed values with the published figures beside them. Imports nothing heavy."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from spen.descent.convergence import RelativeChange
-from spen.descent.minimizer import Minimizer
-from spen.domains import Box, Simplex
-from spen.model import SPEN
-from spen.objectives import binary_log_loss
-from spen.rules import GradientDescent
-from spen.tasks.multilabel.energy import LabelNetwork, label_energy
-from spen.tasks.multilabel.features import LabelMLP, ScoresAsLogits
-from spen.tasks.multilabel.ways import WAYS, Way, on_present
-from spen.training import Stage, pretrain
+if TYPE_CHECKING:
+    from spen.model import SPEN
+    from spen.training import Stage
+
+WAYS: dict[str, str] = {
+    "feedforward": "Init(F(x)) alone, log loss",
+    "feedforward-f1": "Init(F(x)) alone, soft F1",
+    "end-to-end": "back-propagation through the descent, soft F1 on every iterate",
+    "last-iterate": "the same with the loss on the last iterate alone",
+    "truncated": "the last iterate, differentiated through the last step alone",
+    "implicit": "the implicit function theorem at the minimum",
+    "structured-hinge": "structured SVM, Δ the Hamming distance",
+    "deep-value": "deep value network: sigmoid(−E) is the F1 of y",
+    "contrastive-langevin": "contrastive divergence, ten Langevin steps from the truth",
+    "contrastive-hamiltonian": "contrastive divergence, one Hamiltonian move of ten leapfrog steps",
+    "score-matching": "denoising score matching in logits",
+    "inference-network": "Init(F(x)) plays against the energy, anchored by the log loss",
+    "direct-loss": "direct loss minimisation, Δ the soft F1 cost, away from worse answers",
+}
+"""Every way to learn an energy, in a sentence; `ways.WAYS` holds what each one does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,53 +76,44 @@ class MultilabelRecipe:
         """Outputs are (B, L, 2) over (absent, present)."""
         return self.domain == "simplex"
 
+    @property
+    def about(self) -> str:
+        """The way, in a sentence."""
+        return WAYS[self.way]
+
     def model(self, inputs: int, labels: int) -> SPEN:
         """An untrained model."""
-        way: Way = WAYS[self.way]
-        mlp = LabelMLP(
-            inputs, labels, self.hidden, radius=self.radius, input_dropout=self.input_dropout, dropout=self.dropout
-        )
-        network = LabelNetwork(labels, self.network, context=self.hidden[-1] if self.context else 0)
-        # The theorem holds at a minimum, so its descent goes on until y rests; the rates have no part in it.
-        rule = (
-            GradientDescent(300, self.rate)
-            if way.converges
-            else GradientDescent(self.steps, self.rate, learn_rates=True)
-        )
-        return SPEN(
-            features=mlp,
-            init=ScoresAsLogits(pairs=self.pairs),
-            energy=label_energy(network, entropy=self.entropy, pairs=self.pairs),
-            minimizer=Minimizer(
-                Simplex() if self.pairs else Box("logits"),
-                rule,
-                way.gradient(),
-                RelativeChange(1e-4) if way.converges else None,
-            ),
-        )
+        from spen.tasks.multilabel.systems import build_model  # torch comes when something is built
+
+        return build_model(self, inputs, labels)
 
     def stages(self) -> list[Stage]:
         """Pretraining, then the way; the feed-forward baseline is pretraining alone, for as many epochs in all."""
-        log = on_present(binary_log_loss, self.pairs)
-        if self.way == "feedforward":
-            epochs = self.pretrain_epochs + self.clamped_epochs + self.epochs
-            return [replace(pretrain(log, epochs=epochs, learning_rate=self.pretrain_rate), name=self.way)]
-        way = Stage(
-            name=self.way,
-            objective=WAYS[self.way].objective(self.log_weight, self.pairs),
-            epochs=self.epochs,
-            learning_rate=WAYS[self.way].learning_rate or self.learning_rate,
-            decay_to=self.decay_to,
-            weight_decay=self.weight_decay,
-            patience=self.patience,
-            clip=self.clip,
-        )
-        stages = [way]
-        if self.clamped_epochs:
-            stages.insert(0, replace(way, name="clamped", epochs=self.clamped_epochs, clamp=("features.*", "init.*")))
-        if self.pretrain_epochs:
-            stages.insert(0, pretrain(log, epochs=self.pretrain_epochs, learning_rate=self.pretrain_rate))
-        return stages
+        from spen.tasks.multilabel.systems import build_stages
+
+        return build_stages(self)
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values, for the run's folder."""
+        return {"task": "multilabel", **asdict(self)}
+
+    @classmethod
+    def from_description(cls, values: dict[str, Any]) -> MultilabelRecipe:
+        """The inverse of `describe`."""
+        if values.get("task") != "multilabel":
+            raise ValueError(f"the run is of task {values.get('task')!r}, not of label sets")
+        given: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key != "task"
+        }
+        return cls(**given)
+
+    def with_options(self, **options: str) -> MultilabelRecipe:
+        """Some values changed by text (`--set key=value`); an unknown key is named."""
+        known = [f.name for f in fields(self) if f.name not in ("name", "way", "data", "published")]
+        unknown = [key for key in options if key not in known]
+        if unknown:
+            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; it has {', '.join(known)}")
+        return replace(self, **{key: _value(key, text) for key, text in options.items()})
 
     def with_changes(self, **changes: Any) -> MultilabelRecipe:
         """The same recipe with some values changed."""
@@ -154,3 +155,31 @@ DELICIOUS = {
 
 RECIPES: dict[str, MultilabelRecipe] = {**BIBTEX, **DELICIOUS}
 """Every recipe of this task, by name."""
+
+
+def find_recipe(name: str) -> MultilabelRecipe:
+    """A recipe by its name; a wrong name gets the list."""
+    if name not in RECIPES:
+        raise ValueError(f"there is no multilabel recipe {name!r}; there are {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
+_CAST: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "float | None": lambda text: None if text == "none" else float(text),
+    "int | None": lambda text: None if text == "none" else int(text),
+    "bool": lambda text: {"true": True, "false": False}[text],
+    "tuple[int, ...]": lambda text: tuple(int(part) for part in text.split("x")),
+}
+_WANTED = {"float | None": "a number or none", "int | None": "a whole number or none", "int": "a whole number"}
+_WANTED |= {"float": "a number", "bool": "true or false", "tuple[int, ...]": "widths such as 400x200"}
+
+
+def _value(key: str, text: str) -> Any:
+    """The text as the type of the field."""
+    kind = str(next(f.type for f in fields(MultilabelRecipe) if f.name == key))
+    try:
+        return _CAST.get(kind, str)(text)
+    except (ValueError, KeyError):
+        raise ValueError(f"{key} must be {_WANTED[kind]}, not {text!r}") from None

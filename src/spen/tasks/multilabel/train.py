@@ -16,7 +16,7 @@ from spen.tasks.multilabel.data import Splits, load
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1, scores, tune_threshold
 from spen.tasks.multilabel.recipes import MultilabelRecipe
 from spen.tasks.multilabel.sets import LabelSets
-from spen.training import TensorSource, fit
+from spen.training import Run, TensorSource, fit
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,18 @@ def train(
     seed: int = 0,
     progress: bool | None = None,
     accelerator: str = "cpu",
-) -> tuple[SPEN, Result]:
-    """Train into the run folder ``out``, with a ``result.json``. The test part is looked at once, at the end."""
+    seconds: float | None = None,
+) -> tuple[SPEN, Result] | None:
+    """Train into the run folder ``out``, with a ``result.json``. The test part is looked at once, at the end.
+
+    None if ``seconds`` ran out before the end: call again to go on.
+    """
     splits = load(recipe.data, dev=recipe.dev) if splits is None else splits
     torch.manual_seed(seed)
     model = recipe.model(splits.train.x.shape[1], splits.train.y.shape[1])
     stages = recipe.stages()
     began = time.monotonic()
-    fit(
+    run = fit(
         model,
         stages,
         TensorSource(splits.train.x, splits.train.y, recipe.batch_size, seed=seed),
@@ -55,15 +59,31 @@ def train(
         TunedExampleF1(),
         out=out,
         seed=seed,
-        recipe=asdict(recipe),
+        recipe=recipe.describe(),
         accelerator=accelerator,
         progress=progress,
         vitals_every=0,
+        seconds=seconds,
     )
-    seconds = time.monotonic() - began
-    result = evaluate(recipe, model, splits, seed=seed, seconds=seconds)
+    if run is None:
+        return None
+    result = evaluate(recipe, model, splits, seed=seed, seconds=time.monotonic() - began)
     (Path(out) / "result.json").write_text(json.dumps(_plain(result), indent=2) + "\n", encoding="utf-8")
     return model, result
+
+
+def load_run(folder: Path | str, splits: Splits | None = None) -> tuple[MultilabelRecipe, SPEN, Splits]:
+    """The recipe, the trained model and the data of a run folder; ``splits`` in the place of its own data."""
+    run = Run.open(folder)
+    recipe = MultilabelRecipe.from_description(run.description()["recipe"])
+    splits = load(recipe.data, dev=recipe.dev) if splits is None else splits
+    model = recipe.model(splits.train.x.shape[1], splits.train.y.shape[1])
+    try:
+        model.load_state_dict(run.load())
+    except RuntimeError:
+        wide = f"{splits.train.x.shape[1]} inputs and {splits.train.y.shape[1]} labels"
+        raise ValueError(f"{folder} was trained on other data: its weights do not fit {wide}") from None
+    return recipe, model, splits
 
 
 def evaluate(recipe: MultilabelRecipe, model: SPEN, splits: Splits, *, seed: int = 0, seconds: float = 0.0) -> Result:

@@ -30,7 +30,6 @@ from spen.tasks.multilabel.losses import F1AndLog, hamming, soft_f1
 class Way:
     """``objective(log_weight, pairs)`` builds the objective; ``gradient`` says how its descent is differentiated."""
 
-    summary: str
     objective: Callable[[float, bool], Objective]
     gradient: Callable[[], GradientStrategy] = Exact
     converges: bool = False
@@ -67,64 +66,51 @@ _MARGIN = 0.2
 
 WAYS: dict[str, Way] = {
     "feedforward": Way(
-        summary="Init(F(x)) alone, log loss",
         objective=lambda w, p: Feedforward(on_present(binary_log_loss, p)),
     ),
     "feedforward-f1": Way(
-        summary="Init(F(x)) alone, soft F1",
         objective=lambda w, p: Feedforward(_task(w, p)),
     ),
     "end-to-end": Way(
-        summary="back-propagation through the descent, soft F1 on every iterate",
         objective=lambda w, p: EndToEnd(_task(w, p)),
     ),
     "last-iterate": Way(
-        summary="the same with the loss on the last iterate alone",
         objective=lambda w, p: EndToEnd(_task(w, p), weights="last"),
     ),
     "truncated": Way(
-        summary="the last iterate, differentiated through the last step alone",
         objective=lambda w, p: EndToEnd(_task(w, p), weights="last"),
         gradient=lambda: Truncated(1),
     ),
     "implicit": Way(
-        summary="the implicit function theorem at the minimum",
         objective=lambda w, p: EndToEnd(_task(w, p), weights="last"),
         gradient=lambda: Implicit(iterations=100, tolerance=1e-3),
         converges=True,
     ),
     "structured-hinge": Way(
-        summary="structured SVM, Δ the Hamming distance",
         objective=lambda w, p: StructuredHinge(on_present(hamming, p), truth=_truth(p)),
     ),
     "deep-value": Way(
-        summary="deep value network: sigmoid(−E) is the F1 of y",
         objective=lambda w, p: DeepValue(on_present(_f1, p), truth=_truth(p)),
     ),
     "contrastive-langevin": Way(
-        summary="contrastive divergence, ten Langevin steps from the truth",
         objective=lambda w, p: ContrastiveDivergence(Langevin(10, 0.05), margin=_MARGIN, truth=_truth(p)),
         learning_rate=1e-4,
     ),
     "contrastive-hamiltonian": Way(
-        summary="contrastive divergence, one Hamiltonian move of ten leapfrog steps",
         objective=lambda w, p: ContrastiveDivergence(Hamiltonian(1, 0.1, leapfrog=10), margin=_MARGIN, truth=_truth(p)),
         learning_rate=1e-4,
     ),
     "score-matching": Way(
-        summary="denoising score matching in logits",
         objective=lambda w, p: DenoisingScoreMatching(1.0, margin=_MARGIN, truth=_truth(p)),
         learning_rate=1e-4,
     ),
     "inference-network": Way(
-        summary="Init(F(x)) plays against the energy, anchored by the log loss",
         objective=lambda w, p: InferenceNetwork(
             on_present(hamming, p), anchor=1.0, anchor_loss=on_present(binary_log_loss, p), truth=_truth(p)
         ),
     ),
     "direct-loss": Way(
-        summary="direct loss minimisation, Δ the soft F1 cost, away from worse answers",
         objective=lambda w, p: DirectLoss(on_present(soft_f1, p), epsilon=10.0),
     ),
 }
-"""Ways by the names that recipes and ``spen compare`` use."""
+"""Ways by the names that recipes and ``spen compare`` use; `recipes.WAYS` says each in a sentence."""

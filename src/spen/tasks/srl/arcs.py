@@ -44,8 +44,15 @@ class ArcTarget(NamedTuple):
     gold: Tensor  # (B, n, K) role index, 0 = the empty label, which every invalid arc has
     mask: Tensor  # (B, n, K) bool
     spans: Tensor  # (B, n, K, 2)
+    pairs: Tensor  # (B, n, K, K) bool: two valid candidates a < b of a predicate
+    overlaps: Tensor  # (B, n, K, K) bool: those of them that overlap
     uncovered: Tensor  # (B, n) gold arguments that no candidate covers
     sentence: Tensor  # (B,) place of the sentence in the corpus
+
+    def cpu(self) -> ArcTarget:
+        """The target where rounding is quickest: its many small sizes depend on the data, and asking a device for
+        each of them costs more than the arithmetic."""
+        return ArcTarget(*(tensor.cpu() for tensor in self))
 
     def one_hot(self, roles: int) -> Tensor:  # (B, n, K, roles)
         """Gold as points of the simplex."""
@@ -85,9 +92,11 @@ class ArcCorpus:
     def __len__(self) -> int:
         return len(self.encoded)
 
-    def batch(self, sentences: NDArray[np.int64]) -> tuple[ArcBatch, ArcTarget]:
-        """The sentences padded to the largest of them."""
-        f, rows = self._flat, torch.from_numpy(np.asarray(sentences, np.int64).copy()).to(self.device)
+    def batch(self, sentences: NDArray[np.int64], rows: Tensor | None = None) -> tuple[ArcBatch, ArcTarget]:
+        """The sentences padded to the largest of them; `rows` are the same numbers, where they are on the device."""
+        f = self._flat
+        if rows is None:
+            rows = torch.from_numpy(np.asarray(sentences, np.int64).copy()).to(self.device)
         token, token_mask = _ranges(f["first_token"][rows], f["length"][rows], int(self._lengths[sentences].max()))
         width = max(1, int(self.predicates[sentences].max(initial=0)))
         row, predicate_mask = _ranges(f["first_predicate"][rows], f["count"][rows], width)
@@ -114,7 +123,8 @@ class ArcCorpus:
             conflicts=overlap & ~eye,
         )
         gold, uncovered = _take(f["gold"], arc) * mask, _take(f["uncovered"], row) * predicate_mask
-        return x, ArcTarget(gold, mask, x.spans, uncovered, rows)
+        pairs = (mask[..., :, None] & mask[..., None, :]).triu(1)
+        return x, ArcTarget(gold, mask, x.spans, pairs, overlap & pairs, uncovered, rows)
 
 
 class ArcSource:
@@ -158,9 +168,14 @@ class ArcSource:
 
     def batches(self, epoch: int = 0, rank: int = 0, world: int = 1) -> Iterator[tuple[ArcBatch, ArcTarget]]:
         plan = self.plan(epoch)
+        if not plan:
+            return
+        # One copy to the device an epoch, not one a batch.
+        rows = torch.from_numpy(np.concatenate(plan)).to(self.corpus.device).split([len(part) for part in plan])
         for k in range(self.count(world)):
             # Every process takes part in the last step, so the first batches serve again where there are too few.
-            yield self.corpus.batch(plan[(k * world + rank) % len(plan)])
+            place = (k * world + rank) % len(plan)
+            yield self.corpus.batch(plan[place], rows[place])
 
     def count(self, world: int = 1) -> int:
         return -(-self._count // world)

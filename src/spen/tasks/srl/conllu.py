@@ -20,7 +20,7 @@ from spen.tasks.srl.sentences import (
     read_text,
 )
 
-__all__ = ["ConlluFile", "find_verbs", "parse_conllu", "read_conllu", "with_predicates"]
+__all__ = ["ConlluFile", "conllu_text", "find_verbs", "parse_conllu", "read_conllu", "with_predicates"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,19 @@ def parse_conllu(
         sentence = _sentence(rows, numbers, sent_id or str(len(sentences) + 1), file)
         sentences.append(with_predicates(sentence, choose(sentence)))
     return ConlluFile(tuple(sentences), multiword, empty)
+
+
+def conllu_text(sentence: Sentence) -> str:
+    """The sentence as CoNLL-U, which has no column for roles: `parse_conllu` reads back all but those."""
+    lines = [f"# sent_id = {sentence.sent_id}"] if sentence.sent_id else []
+    blank = ("_",) * len(sentence)
+    columns = zip(
+        sentence.words, sentence.lemmas or blank, sentence.upos or blank, sentence.xpos or blank, sentence.heads,
+        sentence.deprels, strict=True,
+    )  # fmt: skip
+    for number, (word, lemma, upos, xpos, head, deprel) in enumerate(columns, 1):
+        lines.append("\t".join([str(number), word, lemma, upos, xpos, "_", str(head + 1), deprel, "_", "_"]))
+    return "\n".join(lines) + "\n"
 
 
 def find_verbs(sentence: Sentence) -> list[int]:

@@ -73,17 +73,18 @@ class SentenceEncoder(ArcEncoder):
         return 4 * 2 * self.recurrent.hidden_size
 
     def forward(self, x: ArcBatch, words: WordTable) -> Tensor:  # (B, n, K, width)
-        row, _ = x.predicate_mask.nonzero(as_tuple=True)
-        place = x.predicates[x.predicate_mask]  # (P,)
-        states = self._encode(x, words, row, place)  # (P, L, 2 · width)
-        spans, heads, mask = (t[x.predicate_mask] for t in (x.spans, x.argument_heads, x.mask))
+        shape = x.mask.shape
+        # Asked for once: how many predicates there are is the device's to say, and every question makes it wait.
+        real = x.predicate_mask.flatten().nonzero().squeeze(1)  # (P,) of B · n
+        place = x.predicates.flatten()[real]
+        states = self._encode(x, words, real // shape[1], place)  # (P, L, 2 · width)
+        spans, heads, mask = (t.flatten(0, 1)[real] for t in (x.spans, x.argument_heads, x.mask))
         ends = (spans[..., 1] - 1).clamp(min=0)
         index = torch.stack([place[:, None].expand_as(heads), heads, spans[..., 0], ends], -1)  # (P, K, 4)
         read = states.gather(1, index.flatten(1)[..., None].expand(-1, -1, states.shape[-1]))
         arcs = read.unflatten(1, index.shape[1:]).flatten(2) * mask[..., None]
-        out = arcs.new_zeros(*x.mask.shape, arcs.shape[-1])
-        out[x.predicate_mask] = arcs
-        return out
+        out = arcs.new_zeros(shape[0] * shape[1], *arcs.shape[1:])
+        return out.index_copy(0, real, arcs).unflatten(0, shape[:2])
 
     def _encode(self, x: ArcBatch, words: WordTable, row: Tensor, place: Tensor) -> Tensor:
         numbers = x.words
@@ -120,12 +121,13 @@ class ArcAttention(Energy):
     def forward(self, y: Tensor, features: Scored) -> Tensor:
         n, k = y.shape[1:3]
         roles, arcs, mask = y[..., 1:].flatten(1, 2), features.arc.flatten(1, 2), features.mask.flatten(1)
-        attention = self._attention(arcs, mask, n, k)
+        attention = self.attention(arcs, mask, n, k)
         value = self.value(roles).unflatten(-1, (self.heads, self.size))
         heard = torch.einsum("bhij,bjhs->bihs", attention, value).flatten(2)
         return (self.network(torch.cat([heard, roles], -1), arcs) * mask).sum(1)
 
-    def _attention(self, arcs: Tensor, mask: Tensor, n: int, k: int) -> Tensor:  # (B, heads, N, N)
+    def attention(self, arcs: Tensor, mask: Tensor, n: int, k: int) -> Tensor:  # (B, heads, N, N)
+        """Who listens to whom: rows sum to 1, or to 0 for an arc alone in its sentence."""
         query, key = (f(arcs).unflatten(-1, (self.heads, self.size)) for f in (self.query, self.key))
         logits = torch.einsum("bihs,bjhs->bhij", query, key) * self.size**-0.5
         owner = torch.arange(n * k, device=arcs.device) // k

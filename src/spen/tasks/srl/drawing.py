@@ -1,67 +1,131 @@
-"""Inline SVG: a proposition with its arcs, and lines over the iterations of a descent."""
+"""Inline SVG: the words of a sentence in a row, and arcs from a verb to its arguments above them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 
 from spen.tasks.srl.sentences import Argument, Proposition, Sentence
 
-__all__ = ["draw_lines", "draw_proposition"]
+__all__ = ["PLAIN", "RIGHT", "WRONG", "Arc", "draw_arcs", "draw_proposition"]
 
-RIGHT, WRONG, PLAIN = "#1a7f37", "#cf222e", "#57606a"
-PALETTE = ("#0969da", "#cf222e", "#1a7f37", "#8250df", "#9a6700", "#1b7c83")
-_LETTER, _GAP, _LEVEL = 7.6, 8, 26
+RIGHT, WRONG, PLAIN = "#1a7f37", "#cf222e", "#6e7781"
+_LETTER, _GAP, _LEVEL, _UNDER = 8.0, 9, 21, 5
+
+
+@dataclass(frozen=True)
+class Arc:
+    """An arc from the verb to the words [start, end): what stands at it, how strong it is drawn and in which colour."""
+
+    start: int
+    end: int
+    label: str
+    colour: str = PLAIN
+    strength: float = 1.0  # 0 … 1
+    hint: str = ""  # shown when the pointer rests on the arc
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.end
 
 
 def draw_proposition(sentence: Sentence, found: Proposition, gold: Proposition | None = None) -> str:
     """Words in a row, an arc from the verb to every argument; green where gold has the same, red where not."""
-    left, right = _places(sentence)
     truth = set(gold.arguments) if gold is not None else None
-    arguments = sorted(found.arguments, key=lambda a: abs(_middle(left, right, a) - left[found.predicate]))
-    height = _LEVEL * (len(arguments) + 1)
-    verb = (left[found.predicate] + right[found.predicate]) / 2
-    parts = []
-    for level, argument in enumerate(arguments, 1):
-        colour = PLAIN if truth is None else RIGHT if argument in truth else WRONG
-        middle, top = _middle(left, right, argument), height - level * _LEVEL
-        parts.append(
-            f'<path d="M{verb:.0f},{height} C{verb:.0f},{top} {middle:.0f},{top} {middle:.0f},{height}" fill="none" '
-            f'stroke="{colour}" stroke-width="1.5"/>'
-            f'<text x="{(verb + middle) / 2:.0f}" y="{height - 0.75 * (height - top) - 3:.0f}" fill="{colour}" '
-            f'text-anchor="middle" class="role">{escape(argument.role)}</text>'
-            f'<line x1="{left[argument.start]:.0f}" x2="{right[argument.end - 1]:.0f}" y1="{height + 22}" '
-            f'y2="{height + 22}" stroke="{colour}" stroke-width="2"/>'
-        )
+    return draw_arcs(sentence, found.predicate, [[_arc(argument, truth) for argument in found.arguments]])
+
+
+def _arc(argument: Argument, truth: set[Argument] | None) -> Arc:
+    colour = PLAIN if truth is None else RIGHT if argument in truth else WRONG
+    return Arc(argument.start, argument.end, argument.role, colour)
+
+
+def draw_arcs(sentence: Sentence, predicate: int, frames: Sequence[Sequence[Arc]]) -> str:
+    """Arcs above the words. Several frames share the words, and a span keeps its height in all of them.
+
+    Of several, frame t is a group with `data-t="t"`: whoever shows the drawing shows one of them at a time.
+    """
+    left, right = _places(sentence)
+    verb = (left[predicate] + right[predicate]) / 2
+    spans = sorted(
+        {arc.span for arcs in frames for arc in arcs}, key=lambda s: (abs(_middle(left, right, s) - verb), s)
+    )
+    level = {span: number for number, span in enumerate(spans, 1)}
+    row, foot = _rows(spans), _feet(spans, predicate, verb, (right[predicate] - left[predicate]) / 2)
+    height = _LEVEL * (len(spans) + 1)
     words = "".join(
-        f'<text x="{left[i]:.0f}" y="{height + 16}" font-weight="{700 if i == found.predicate else 400}">'
-        f"{escape(word)}</text>"
+        f'<text x="{left[i]:.0f}" y="{height + 16:.0f}" fill="currentColor" '
+        f'font-weight="{700 if i == predicate else 400}">{escape(word)}</text>'
         for i, word in enumerate(sentence.words)
     )
-    width = right[-1] + _GAP
-    return f'<svg class="arcs" width="{width:.0f}" height="{height + 30}">{words}{"".join(parts)}</svg>'
+    groups = []
+    for t, arcs in enumerate(frames):
+        ordered = sorted(arcs, key=lambda arc: arc.strength)
+        drawn = "".join(_curve(a, foot[a.span], left, right, height, level[a.span], row[a.span]) for a in ordered)
+        drawn += "".join(_label(a, foot[a.span], left, right, height, level[a.span]) for a in ordered)
+        groups.append(f'<g data-t="{t}">{drawn}</g>' if len(frames) > 1 else drawn)
+    width, bottom = right[-1] + _GAP, height + 24 + _UNDER * (max(row.values(), default=0) + 1)
+    return (
+        f'<svg class="arcs" viewBox="0 0 {width:.0f} {bottom:.0f}" width="{width:.0f}" height="{bottom:.0f}" '
+        f'font-family="ui-monospace, monospace" font-size="13">{words}{"".join(groups)}</svg>'
+    )
 
 
-def draw_lines(title: str, lines: Mapping[str, Sequence[float]], *, width: int = 420, height: int = 220) -> str:
-    """One line a name over t = 0 … T, with the smallest and the largest value at the axis."""
-    values = [v for line in lines.values() for v in line]
-    if not values:
-        return ""
-    low, high = min(values), max(values)
-    span = high - low or 1.0
-    x0, y0, w, h = 60, 30, width - 80, height - 60
-    parts = [
-        f'<text x="{x0}" y="18" font-weight="bold">{escape(title)}</text>',
-        f'<text x="{x0 - 6}" y="{y0 + 5}" text-anchor="end">{high:.4g}</text>',
-        f'<text x="{x0 - 6}" y="{y0 + h + 5}" text-anchor="end">{low:.4g}</text>',
-        f'<rect x="{x0}" y="{y0}" width="{w}" height="{h}" fill="none" stroke="#d0d7de"/>',
-    ]
-    for k, (name, line) in enumerate(lines.items()):
-        colour, last = PALETTE[k % len(PALETTE)], max(len(line) - 1, 1)
-        points = " ".join(f"{x0 + w * t / last:.1f},{y0 + h * (high - v) / span:.1f}" for t, v in enumerate(line))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts.append(f'<text x="{x0 + 6 + 110 * k}" y="{height - 8}" fill="{colour}">{escape(name)}</text>')
-    return f'<svg width="{width}" height="{height}">{"".join(parts)}</svg>'
+def _curve(
+    arc: Arc, foot: float, left: Sequence[float], right: Sequence[float], height: float, level: int, row: int
+) -> str:
+    """The arc, flat on top so that labels of the arcs below stay clear of it, and a line under its words."""
+    middle, top = _middle(left, right, arc.span), height - level * _LEVEL
+    bend = min(9.0, abs(middle - foot) / 2)
+    turn = bend if middle > foot else -bend
+    under = height + 22 + _UNDER * row
+    return (
+        f'<g opacity="{_opacity(arc):.2f}">{_hint(arc)}'
+        f'<path d="M{foot:.1f},{height:.0f} V{top + bend:.1f} Q{foot:.1f},{top} {foot + turn:.1f},{top} '
+        f'H{middle - turn:.1f} Q{middle:.1f},{top} {middle:.1f},{top + bend:.1f} V{height:.0f}" '
+        f'fill="none" stroke="{arc.colour}" stroke-width="{0.8 + 1.4 * arc.strength:.1f}"/>'
+        f'<line x1="{left[arc.start]:.0f}" x2="{right[arc.end - 1]:.0f}" y1="{under:.0f}" y2="{under:.0f}" '
+        f'stroke="{arc.colour}" stroke-width="2"/></g>'
+    )
+
+
+def _label(arc: Arc, foot: float, left: Sequence[float], right: Sequence[float], height: float, level: int) -> str:
+    """The label on top of the arc, with a rim in the colour of the page, since other arcs pass behind it."""
+    x, y = (foot + _middle(left, right, arc.span)) / 2, height - level * _LEVEL - 4
+    return (
+        f'<text x="{x:.0f}" y="{y:.0f}" fill="{arc.colour}" text-anchor="middle" class="role" font-size="11" '
+        f'opacity="{min(1.0, 0.3 + _opacity(arc)):.2f}" stroke="var(--body-background-fill, white)" stroke-width="5" '
+        f'stroke-linejoin="round" paint-order="stroke">{escape(arc.label)}{_hint(arc)}</text>'
+    )
+
+
+def _opacity(arc: Arc) -> float:
+    # A pale arc is still seen: it is what the descent is about to drop or to keep.
+    return 0.18 + 0.82 * arc.strength
+
+
+def _hint(arc: Arc) -> str:
+    return f"<title>{escape(arc.hint)}</title>" if arc.hint else ""
+
+
+def _feet(spans: Sequence[tuple[int, int]], predicate: int, verb: float, half: float) -> dict[tuple[int, int], float]:
+    """Where on the verb each arc stands, `spans` nearest first: the nearest outermost, so that arcs nest."""
+    foot: dict[tuple[int, int], float] = {}
+    for side in (-1, 1):
+        mine = [span for span in spans if (span[0] > predicate) == (side > 0)]
+        step = min(7.0, half / (len(mine) + 1))
+        foot |= {span: verb + side * step * (len(mine) - number) for number, span in enumerate(mine)}
+    return foot
+
+
+def _rows(spans: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
+    """For every span the first line below the words where it meets no other; shorter spans lie higher."""
+    row: dict[tuple[int, int], int] = {}
+    for start, end in sorted(spans, key=lambda s: (s[1] - s[0], s)):
+        taken = {r for (s, e), r in row.items() if s < end and start < e}
+        row[start, end] = next(r for r in range(len(taken) + 1) if r not in taken)
+    return row
 
 
 def _places(sentence: Sentence) -> tuple[list[float], list[float]]:
@@ -74,5 +138,5 @@ def _places(sentence: Sentence) -> tuple[list[float], list[float]]:
     return left, right
 
 
-def _middle(left: Sequence[float], right: Sequence[float], argument: Argument) -> float:
-    return (left[argument.start] + right[argument.end - 1]) / 2
+def _middle(left: Sequence[float], right: Sequence[float], span: tuple[int, int]) -> float:
+    return (left[span[0]] + right[span[1] - 1]) / 2

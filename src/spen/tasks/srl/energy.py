@@ -7,13 +7,14 @@ histogram is w_p = Σ_a y_p[a, 1:]. Energies here read y with invalid arcs at th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from spen.energies import NonNegativeLinear, SoftNand, Softplus
 from spen.energies.compose import Term, terms_of
-from spen.protocols import Energy
+from spen.protocols import Energy, Formula
 from spen.tasks.srl.local import Scored
 
 __all__ = [
@@ -23,9 +24,12 @@ __all__ = [
     "LabelCoherence",
     "LabelHistogram",
     "Network",
+    "OverlappingPairs",
+    "RepeatedPairs",
     "TopicalCoherence",
     "mass",
     "overlap_constraint",
+    "pick",
     "repeat_constraint",
 ]
 
@@ -55,14 +59,18 @@ class Held(Energy):
         for name, function, closed in terms_of(self.energy):
             yield name, _on_held(function), closed
 
+    def formula(self, features: Scored) -> Formula | None:
+        from spen.tasks.srl.written import Bound, is_written  # it knows every term of this file
+
+        return Bound(self, features) if is_written(self) else None
+
 
 def _on_held(function: Callable[[Tensor, Scored], Tensor]) -> Callable[[Tensor, Scored], Tensor]:
     return lambda y, features: function(_held(y, features), features)
 
 
 def _held(y: Tensor, features: Scored) -> Tensor:
-    empty = torch.zeros(y.shape[-1], dtype=y.dtype, device=y.device)
-    empty[0] = 1
+    empty = (torch.arange(y.shape[-1], device=y.device) == 0).to(y.dtype)
     return torch.where(features.mask[..., None], y, empty)
 
 
@@ -173,14 +181,38 @@ class TopicalCoherence(Energy):
         return self.network(_average(weights, arcs, features.mask.flatten(1)[:, None], self.convex).squeeze(1))
 
 
-def overlap_constraint(*, weight: float = 1.0, temperature: float = 20.0) -> SoftNand:
-    """α Σ_p Σ_{a<b overlapping} SoftPlus(z_p[a] + z_p[b] − 1): arguments of a predicate do not overlap."""
+@dataclass(frozen=True)
+class OverlappingPairs:
+    """(z_p[a], z_p[b], 1) for candidates a < b of a predicate that overlap."""
 
-    def pairs(y: Tensor, features: Scored) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, y: Tensor, features: Scored) -> tuple[Tensor, Tensor, Tensor]:
         z = mass(y)
         return z[..., :, None], z[..., None, :], features.conflicts.triu(1).to(y.dtype)
 
-    return SoftNand(pairs, weight=weight, temperature=temperature)
+
+@dataclass(frozen=True)
+class RepeatedPairs:
+    """(y_p[a, k], y_p[b, k], 1) for candidates a < b of a predicate and core roles k."""
+
+    core: tuple[int, ...]
+
+    def __call__(self, y: Tensor, features: Scored) -> tuple[Tensor, Tensor, Tensor]:
+        of = pick(y, self.core)
+        both = features.mask[..., :, None] & features.mask[..., None, :]
+        return of[..., :, None, :], of[..., None, :, :], both.triu(1).to(y.dtype)[..., None]
+
+
+def pick(y: Tensor, roles: Sequence[int]) -> Tensor:  # (…, A) → (…, len(roles))
+    """y[..., roles]; neighbours as a view, which needs no index on the device and no scatter in its backward."""
+    first = roles[0] if roles else 0
+    if list(roles) == list(range(first, first + len(roles))):
+        return y[..., first : first + len(roles)]
+    return y[..., list(roles)]
+
+
+def overlap_constraint(*, weight: float = 1.0, temperature: float = 20.0) -> SoftNand:
+    """α Σ_p Σ_{a<b overlapping} SoftPlus(z_p[a] + z_p[b] − 1): arguments of a predicate do not overlap."""
+    return SoftNand(OverlappingPairs(), weight=weight, temperature=temperature)
 
 
 def repeat_constraint(core: Sequence[int], *, weight: float = 1.0, temperature: float = 20.0) -> SoftNand:
@@ -188,14 +220,7 @@ def repeat_constraint(core: Sequence[int], *, weight: float = 1.0, temperature: 
 
     Over the core roles and a predicate's own candidates alone: (B, n, K, K, core) numbers.
     """
-    roles = list(core)
-
-    def pairs(y: Tensor, features: Scored) -> tuple[Tensor, Tensor, Tensor]:
-        of = y[..., roles]
-        both = features.mask[..., :, None] & features.mask[..., None, :]
-        return of[..., :, None, :], of[..., None, :, :], both.triu(1).to(y.dtype)[..., None]
-
-    return SoftNand(pairs, weight=weight, temperature=temperature)
+    return SoftNand(RepeatedPairs(tuple(core)), weight=weight, temperature=temperature)
 
 
 def _average(

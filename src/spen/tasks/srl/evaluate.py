@@ -65,18 +65,23 @@ def evaluate(
     decoders: Sequence[Decoder] = ("greedy", "ad3"),
     feedforward: bool = False,
     cells: int = 16_384,
+    found: dict[Decoder, list[Props]] | None = None,
 ) -> Evaluation:
-    """Decode a split with every decoder and score it as CoNLL-2005 does."""
+    """Decode a split with every decoder and score it as CoNLL-2005 does. `found` collects the propositions."""
     corpus = data.corpora[split]
     source = ArcSource(corpus, cells=cells, shuffle=False)
     labels: dict[Decoder, dict[int, NDArray[np.int64]]] = {decoder: {} for decoder in decoders}
     clashes = 0
     for _, target, y in soft_outputs(model, source, feedforward=feedforward):
+        target, y = target.cpu(), y.cpu()
         clashes += int(violations(y, target, data.core))
         for decoder in decoders:
             labels[decoder].update(_by_sentence(decode_roles(y, target, data.core, decoder), target))
     sentences = data.sentences(split)
-    scores = {d: score(sentences, _props(corpus, sentences, found, data.roles)) for d, found in labels.items()}
+    answers = {d: _props(corpus, sentences, by_sentence, data.roles) for d, by_sentence in labels.items()}
+    if found is not None:
+        found.update(answers)
+    scores = {d: score(sentences, props) for d, props in answers.items()}
     return Evaluation(
         f1={d: round(s.f1, 4) for d, s in scores.items()},
         precision={d: round(s.overall.precision, 4) for d, s in scores.items()},
@@ -100,6 +105,7 @@ def label_sentences(
     """Propositions of every sentence of a corpus, in its order."""
     found: dict[int, NDArray[np.int64]] = {}
     for _, target, y in soft_outputs(model, ArcSource(corpus, cells=cells, shuffle=False), feedforward=feedforward):
+        target, y = target.cpu(), y.cpu()
         found.update(_by_sentence(decode_roles(y, target, core, decoder), target))
     return _props(corpus, sentences, found, roles)
 
@@ -108,14 +114,14 @@ def follow(model: spen.SPEN, data: Prepared, split: str, *, cells: int = 16_384)
     """Energy, F1 and violations of y_0 … y_T: does the descent lower the one and raise the other?"""
     source = ArcSource(data.corpora[split], cells=cells, shuffle=False)
     steps = model.minimizer.rule.steps
-    metrics = [RoleF1(data.core, missed=source.missed).to(data.device) for _ in range(steps + 1)]
+    metrics = [RoleF1(data.core, missed=source.missed) for _ in range(steps + 1)]
     energy, sentences = torch.zeros(steps + 1, dtype=torch.float64), 0
     model.eval()
     with torch.no_grad():
         for x, target in source.batches():
             trajectory = model(x)
             energy += trajectory.energies.double().sum(1).cpu()
-            sentences += len(target.sentence)
+            sentences, target = sentences + len(target.sentence), target.cpu()
             for metric, y in zip(metrics, [trajectory.start, *trajectory.outputs], strict=True):
                 metric.update(y, target)
     return Descent(
@@ -126,15 +132,22 @@ def follow(model: spen.SPEN, data: Prepared, split: str, *, cells: int = 16_384)
 
 
 def throughput(
-    model: spen.SPEN, data: Prepared, split: str, *, decoder: Decoder = "ad3", cells: int = 16_384, repeats: int = 3
+    model: spen.SPEN,
+    data: Prepared,
+    split: str,
+    *,
+    decoder: Decoder = "ad3",
+    feedforward: bool = False,
+    cells: int = 16_384,
+    repeats: int = 3,
 ) -> float:
     """Sentences a second from encoded arcs to roles, the best of a few passes; the first pass warms up."""
     source = ArcSource(data.corpora[split], cells=cells, shuffle=False)
     best = float("inf")
     for attempt in range(repeats + 1):
         began = time.perf_counter()
-        for _, target, y in soft_outputs(model, source):
-            decode_roles(y, target, data.core, decoder).cpu()
+        for _, target, y in soft_outputs(model, source, feedforward=feedforward):
+            decode_roles(y.cpu(), target.cpu(), data.core, decoder)
         if attempt:
             best = min(best, time.perf_counter() - began)
     return source.sentences / best

@@ -10,6 +10,7 @@ from torchmetrics import Metric
 
 from spen.tasks.srl.arcs import ArcTarget
 from spen.tasks.srl.decoding import Decoder, decode_roles, violations
+from spen.tasks.srl.energy import pick
 
 __all__ = ["ConstrainedLoss", "RoleF1", "arc_cost", "arc_log_loss"]
 
@@ -42,14 +43,10 @@ class ConstrainedLoss:
         loss = arc_log_loss(y, target)
         if not self.weight:
             return loss
-        mask = target.mask
-        start, end = target.spans.unbind(-1)
-        overlap = (start[..., :, None] < end[..., None, :]) & (start[..., None, :] < end[..., :, None])
-        pairs = (mask[..., :, None] & mask[..., None, :]).triu(1)
-        z, of = y[..., 1:].sum(-1), y[..., list(self.core)]
-        both = (z[..., :, None] + z[..., None, :] - 1).clamp_min(0) * (overlap & pairs)
-        twice = (of[..., :, None, :] + of[..., None, :, :] - 1).clamp_min(0) * pairs[..., None]
-        return loss + self.weight * (both.sum() + twice.sum()) / mask.sum()
+        z, of = y[..., 1:].sum(-1), pick(y, self.core)
+        both = (z[..., :, None] + (z - 1)[..., None, :]).clamp_min(0) * target.overlaps
+        twice = (of[..., :, None, :] + (of - 1)[..., None, :, :]).clamp_min(0) * target.pairs[..., None]
+        return loss + self.weight * (both.sum() + twice.sum()) / target.mask.sum()
 
 
 class RoleF1(Metric):
@@ -75,11 +72,12 @@ class RoleF1(Metric):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, y: Tensor, target: ArcTarget) -> None:
+        device, y, target = self.correct.device, y.cpu(), target.cpu()
         found = decode_roles(y, target, self.core, self.decoder, max_iterations=self.max_iterations)
-        self.correct += ((found == target.gold) & (found > 0)).sum()
-        self.predicted += (found > 0).sum()
-        self.gold += (target.gold > 0).sum() + target.uncovered.sum()
-        self.clashes += violations(y, target, self.core)
+        self.correct += ((found == target.gold) & (found > 0)).sum().to(device)
+        self.predicted += (found > 0).sum().to(device)
+        self.gold += ((target.gold > 0).sum() + target.uncovered.sum()).to(device)
+        self.clashes += violations(y, target, self.core).to(device)
 
     def compute(self) -> Tensor:
         """F1 in percent."""

@@ -1,6 +1,6 @@
-"""Parsed text in, roles out: a run folder labels CoNLL-U.
+"""Parsed text in, roles out: a run folder, or a shipped model, labels CoNLL-U.
 
-python -m spen.tasks.srl.predict RUN sentences.conllu --format props|json|pretty -o out.props
+python -m spen.tasks.srl.predict MODEL sentences.conllu --format props|json|pretty -o out.props
 """
 
 from __future__ import annotations
@@ -10,12 +10,15 @@ import json
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 import spen
+from spen.tasks.shipped import about, check_model
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.conll2005 import props_text
 from spen.tasks.srl.conllu import read_conllu
@@ -26,8 +29,9 @@ from spen.tasks.srl.evaluate import label_sentences
 from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.tasks.srl.sentences import Argument, Props, Sentence, write_text
-from spen.tasks.srl.training import load_system
-from spen.training import Run
+from spen.tasks.srl.systems import build
+from spen.tasks.srl.training import recipe_of
+from spen.training import Run, load_weights
 
 __all__ = ["FORMATS", "Labeller", "main", "render"]
 
@@ -44,26 +48,26 @@ class Labeller:
     data: Prepared
 
     @classmethod
-    def open(cls, run: Path | str, *, device: torch.device | str = "cpu") -> Labeller:
-        """The system of a run folder."""
-        opened = Run.open(run)
-        path = opened.folder / "srl.json"
-        if not path.is_file():
-            raise ValueError(
-                f"{run} has no srl.json beside its weights, so its features cannot be read; train it again"
-            )
-        held = json.loads(path.read_text(encoding="utf-8"))
-        weights = opened.load()
+    def open(cls, model: Path | str, *, device: torch.device | str = "cpu") -> Labeller:
+        """The system of a run folder, or a model shipped with the package."""
+        held = _of_run(model) if Path(model).is_dir() else _of_package(str(model))
         data = Prepared(
-            name=str(opened.description()["recipe"].get("data", "")),
-            rules=rules_from_json(json.dumps(held["rules"])),
-            space=FeatureSpace.from_json(json.dumps(held["space"])),
+            name=held.data,
+            rules=rules_from_json(json.dumps(held.rules)),
+            space=FeatureSpace.from_json(json.dumps(held.space)),
             encoded={},
             word_vectors=None,
             device=torch.device(device),
-            dimensions=weights["features.words.table.weight"].shape[1],
+            dimensions=held.weights["features.words.table.weight"].shape[1],
         )
-        return cls(*load_system(run, data), data)
+        built = build(held.recipe, data)
+        built.load_state_dict(held.weights)
+        return cls(held.recipe, built.to(data.device).eval(), data)
+
+    @property
+    def feedforward(self) -> bool:
+        """Does the system answer with Init alone?"""
+        return self.recipe.objective in ("local", "structured")
 
     def __call__(self, sentences: Sequence[Sentence], *, decoder: Decoder = "ad3") -> list[Props]:
         """The propositions of every sentence; its predicates are given, its arguments found."""
@@ -75,8 +79,38 @@ class Labeller:
             self.data.roles,
             self.data.core,
             decoder=decoder,
-            feedforward=self.recipe.objective in ("local", "structured"),
+            feedforward=self.feedforward,
         )
+
+
+class _Held(NamedTuple):
+    """What it takes to build a trained system again."""
+
+    recipe: SrlRecipe
+    data: str
+    space: dict[str, Any]
+    rules: Any
+    weights: dict[str, Tensor]
+
+
+def _of_run(folder: Path | str) -> _Held:
+    run = Run.open(folder)
+    path = run.folder / "srl.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} has no srl.json beside its weights, so its features cannot be read; train it again")
+    held, description = json.loads(path.read_text(encoding="utf-8")), run.description()["recipe"]
+    return _Held(recipe_of(description), str(description.get("data", "")), held["space"], held["rules"], run.load())
+
+
+def _of_package(name: str) -> _Held:
+    check_model(name)
+    held = about(name)
+    if held["task"] != "srl":
+        raise ValueError(f"{name} is a model of the task {held['task']!r}, not of role labelling")
+    with resources.as_file(resources.files("spen") / "weights" / f"{name}.safetensors") as path:
+        weights = load_weights(path)
+    recipe = recipe_of({"task": "srl", **held["recipe"]})
+    return _Held(recipe, held["data"], held["space"], held["rules"], weights)
 
 
 def render(sentences: Sequence[Sentence], found: Sequence[Props], style: Format = "props") -> str:

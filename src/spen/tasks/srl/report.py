@@ -8,8 +8,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from spen.tasks.charts import draw_lines
 from spen.tasks.srl.conll2005 import read_props
-from spen.tasks.srl.drawing import draw_lines, draw_proposition
+from spen.tasks.srl.drawing import draw_proposition
 from spen.tasks.srl.recipes import ABLATIONS, find_recipe
 from spen.tasks.srl.sentences import Proposition, Props, Sentence
 from spen.tasks.srl.table import COLUMNS, LABELS
@@ -21,7 +22,7 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto
 table { border-collapse: collapse; margin: 1em 0; } th, td { padding: .3em .9em; text-align: right; }
 th { border-bottom: 2px solid #d0d7de; } td:first-child, th:first-child { text-align: left; }
 tr:nth-child(even) { background: #f6f8fa; } .paper { color: #57606a; } .note { color: #57606a; }
-svg { font: 13px ui-monospace, monospace; } svg .role { font-size: 11px; } .wide { overflow-x: auto; }
+.wide { overflow-x: auto; }
 h3 { margin-bottom: 0; }
 """
 

@@ -4,7 +4,8 @@
 
 A row is a recipe trained with a seed on a corpus: `ewt` (columns dev and test) or `ewt` without a genre (column out of
 domain). Each is a run folder of its own under OUT/runs, so rows can be trained side by side and in any order; a row
-whose base is not trained yet trains it first. `--seconds` stops early; the same command goes on from there.
+whose base is not trained yet trains it first. `--workers` processes share the work: each reads the data once and takes
+one job after another. `--seconds` stops early; the same command goes on from there.
 A row may change its recipe: `spen:steps=5:context_dropout=0.3`.
 """
 
@@ -14,11 +15,14 @@ import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +31,10 @@ import torch
 from spen.tasks.srl.conll2005 import write_props
 from spen.tasks.srl.corpora import Prepared, Splits, builtin_splits, ewt_splits, prepare, without_genre
 from spen.tasks.srl.decoding import Decoder
-from spen.tasks.srl.evaluate import evaluate, follow, label_sentences, throughput
+from spen.tasks.srl.evaluate import evaluate, follow, throughput
 from spen.tasks.srl.recipes import ABLATIONS, RECIPES, SrlRecipe, find_recipe
 from spen.tasks.srl.report import write_report
+from spen.tasks.srl.sentences import Props
 from spen.tasks.srl.table import print_table, summarise
 from spen.tasks.srl.training import accelerator_of, load_system, train
 
@@ -127,8 +132,8 @@ def recipe_for(job: Job, settings: Settings) -> SrlRecipe:
     return recipe.quick() if settings.quick else recipe
 
 
-def run_job(job: Job, settings: Settings, corpora: Corpora, seconds: float | None) -> bool:
-    """Train and evaluate; False when time ran out."""
+def run_job(job: Job, settings: Settings, corpora: Corpora, seconds: float | None) -> dict[str, Any] | None:
+    """Train and evaluate; None when time ran out."""
     recipe = recipe_for(job, settings)
     data = corpora.get(job.corpus, recipe.templates)
     base = None if recipe.base is None else Job(recipe.base, job.seed, job.corpus).folder(settings.out)
@@ -138,13 +143,12 @@ def run_job(job: Job, settings: Settings, corpora: Corpora, seconds: float | Non
     model = train(recipe, data, folder, seed=job.seed, base=base, accelerator=accelerator, seconds=seconds)
     spent = _add_seconds(folder, time.monotonic() - began)
     if model is None:
-        return False
+        return None
     result = evaluate_job(job, settings, data, spent)
     _write_json(job.result(settings.out), result)
     # The optimiser's state is three times the model, and a finished run does not go on.
     shutil.rmtree(folder / "state", ignore_errors=True)
-    print(f"{job.corpus} {job.row} seed {job.seed}: {_short(result)}", flush=True)
-    return True
+    return result
 
 
 def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -> dict[str, Any]:
@@ -154,15 +158,14 @@ def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -
     decoders: tuple[Decoder, ...] = ("argmax", "greedy", "ad3")
     result: dict[str, Any] = {"row": job.row, "seed": job.seed, "corpus": job.corpus, "train_seconds": seconds}
     for split in ("dev",) if settings.dev_only else ("dev", "test"):
-        result[split] = evaluate(model, data, split, decoders=decoders, feedforward=plain).as_dict()
-        found = label_sentences(
-            model, data.corpora[split], data.sentences(split), data.roles, data.core, feedforward=plain
-        )
-        write_props(job.folder(settings.out) / f"{split}.props.gz", found)
+        found: dict[Decoder, list[Props]] = {}
+        figures = evaluate(model, data, split, decoders=decoders, feedforward=plain, found=found)
+        result[split] = figures.as_dict()
+        write_props(job.folder(settings.out) / f"{split}.props.gz", found["ad3"])
     if not plain:
         course = follow(model, data, "dev")
         result["descent"] = {"energy": course.energy, "f1": course.f1, "violations": course.violations}
-        result["sentences_per_second"] = throughput(model, data, "dev", repeats=2)
+    result["sentences_per_second"] = throughput(model, data, "dev", repeats=2, feedforward=plain)
     result["device"] = torch.cuda.get_device_name() if torch.device(settings.device).type == "cuda" else "cpu"
     return result
 
@@ -170,28 +173,33 @@ def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -
 def reproduce(settings: Settings) -> dict[str, Any] | None:
     """All jobs, here or in `workers` processes; then the table. None when time ran out first."""
     settings.out.mkdir(parents=True, exist_ok=True)
-    deadline = None if settings.seconds is None else time.monotonic() + settings.seconds
+    deadline = None if settings.seconds is None else time.time() + settings.seconds
     corpora = Corpora(settings)
     pending = [job for job in jobs(settings) if not job.result(settings.out).exists()]
-    for corpus, templates in dict.fromkeys((j.corpus, find_recipe(j.row).templates) for j in pending):
-        corpora.get(corpus, templates)  # encodings are in the cache before anybody asks for them twice
-    finished = True
     if settings.workers > 1 and len(pending) > 1:
         finished = _side_by_side(settings, pending, deadline)
     else:
-        for job in pending:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                finished = False
-                break
-            if not _base_ready(job, settings) or not run_job(job, settings, corpora, left):
-                finished = False
+        finished = _one_by_one(settings, pending, corpora, deadline)
     summary = summarise(_all_results(settings.out), _describe(settings))
     _write_json(settings.out / "results.json", summary)
     sentences = corpora.splits("whole")["dev"]
     write_report(summary, sentences, settings.out / "runs" / "whole", settings.out / "report.html")
     print_table(summary)
     return summary if finished else None
+
+
+def _one_by_one(settings: Settings, pending: list[Job], corpora: Corpora, deadline: float | None) -> bool:
+    finished = True
+    for job in pending:
+        left = None if deadline is None else deadline - time.time()
+        if left is not None and left <= 0:
+            return False
+        result = run_job(job, settings, corpora, left) if _base_ready(job, settings) else None
+        if result is None:
+            finished = False
+        else:
+            print(_line(job, result), flush=True)
+    return finished
 
 
 def _all_results(out: Path) -> list[dict[str, Any]]:
@@ -207,47 +215,78 @@ def _base_ready(job: Job, settings: Settings) -> bool:
 
 
 def _side_by_side(settings: Settings, pending: list[Job], deadline: float | None) -> bool:
-    """A process a job, `workers` at a time, bases first."""
-    waiting, running = list(pending), dict[Job, subprocess.Popen[bytes]]()
-    failed: set[Job] = set()
-    while waiting or running:
-        left = None if deadline is None else deadline - time.monotonic()
-        for job in list(waiting):
-            if len(running) >= settings.workers or (left is not None and left < 20):
-                break
-            if _base_ready(job, settings):
-                waiting.remove(job)
-                running[job] = subprocess.Popen(list(_command(job, settings, left)), env=_environment())
-        if not running:
-            break  # out of time, or every job left waits for a base that failed
-        for job, process in list(running.items()):
-            if process.poll() is not None:
-                del running[job]
-                if process.returncode not in (0, OUT_OF_TIME):
-                    failed.add(job)
-        time.sleep(0.2)
-    for job in failed:
-        print(f"{job.corpus} {job.row} seed {job.seed} failed", file=sys.stderr)
+    """`workers` processes, each with its own copy of the data; encodings first, then bases, then the longest."""
+    waiting = sorted(pending, key=lambda job: _rank(job, pending))
+    encodings = list(dict.fromkeys((job.corpus, find_recipe(job.row).templates) for job in waiting))
+    running: dict[Future[Any], Job | tuple[str, str]] = {}
+    ready: set[tuple[str, str]] = set()
+    failed: list[tuple[Job | tuple[str, str], str]] = []
+    threads = max(1, min(2, (os.cpu_count() or 1) // settings.workers))
+    context = get_context("spawn")  # a forked process cannot use CUDA
+    with ProcessPoolExecutor(settings.workers, context, torch.set_num_threads, (threads,)) as pool:
+        while True:
+            free = settings.workers - len(running)
+            if deadline is None or deadline - time.time() > LAST_START:
+                for encoding in encodings[:free]:
+                    running[pool.submit(_encode, settings, *encoding)] = encoding
+                encodings, free = encodings[free:], settings.workers - len(running)
+                startable = [j for j in waiting if _encoding(j) in ready and _base_ready(j, settings)][: max(free, 0)]
+                for job in startable:
+                    waiting.remove(job)
+                    running[pool.submit(_work, job, settings, deadline)] = job
+            if not running:
+                break  # done, out of time, or every job left waits for a base that failed
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                task = running.pop(future)
+                if error := future.exception():
+                    failed.append((task, f"{type(error).__name__}: {error}"))
+                elif isinstance(task, Job):
+                    if future.result() is not None:
+                        print(_line(task, future.result()), flush=True)
+                else:
+                    ready.add(task)
+            if any(why.startswith(BrokenProcessPool.__name__) for _, why in failed):
+                break  # a process was killed: nothing can be submitted any more
+    for task, why in failed:
+        name = f"{task.corpus} {task.row} seed {task.seed}" if isinstance(task, Job) else f"encoding {' '.join(task)}"
+        print(f"{name} failed: {why}", file=sys.stderr)
     return not failed and all(job.result(settings.out).exists() for job in pending)
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
+LAST_START = 20.0
+"""Seconds before the end after which no job is begun."""
 
 
-def _command(job: Job, settings: Settings, left: float | None) -> Iterator[str]:
-    yield from (sys.executable, "-m", "spen.tasks.srl.reproduce", "--out", str(settings.out), "--device")
-    yield from (settings.device, "--only", f"{job.corpus}/{job.row}/{job.seed}")
-    if settings.data is not None:
-        yield from ("--data", str(settings.data))
-    if left is not None:
-        yield from ("--seconds", str(max(1.0, left - 10)))
-    if settings.quick:
-        yield "--quick"
-    if settings.dev_only:
-        yield "--dev-only"
-    if settings.sentences is not None:
-        yield from ("--sentences", str(settings.sentences))
+def _encoding(job: Job) -> tuple[str, str]:
+    return job.corpus, find_recipe(job.row).templates
+
+
+def _rank(job: Job, pending: Sequence[Job]) -> tuple[bool, int, int]:
+    """Bases before what is built on them; then the systems that take longest, so that none is left alone at the end."""
+    recipe = find_recipe(job.row)
+    is_base = any(find_recipe(other.row).base == job.row for other in pending)
+    descends = recipe.objective in ("end_to_end", "ssvm")
+    return not is_base, -(2 * (recipe.encoder == "contextual") + descends), pending.index(job)
+
+
+@cache
+def _data(settings: Settings) -> Corpora:
+    """A worker's data, read once a process."""
+    return Corpora(settings)
+
+
+def _encode(settings: Settings, corpus: str, templates: str) -> None:
+    _data(settings).get(corpus, templates)
+
+
+def _work(job: Job, settings: Settings, deadline: float | None) -> dict[str, Any] | None:
+    # Evaluation needs some seconds after the last epoch.
+    left = None if deadline is None else max(1.0, deadline - time.time() - LAST_START / 2)
+    try:
+        return run_job(job, settings, _data(settings), left)
+    finally:
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()  # the other processes want it
 
 
 def _describe(settings: Settings) -> dict[str, Any]:
@@ -272,10 +311,12 @@ def _write_json(path: Path, value: Any) -> None:
     os.replace(part, path)
 
 
-def _short(result: dict[str, Any]) -> str:
+def _line(job: Job, result: dict[str, Any]) -> str:
     splits = [split for split in ("dev", "test") if split in result]
     parts = [f"{split} {d} {result[split]['f1'][d]:.2f}" for split in splits for d in ("greedy", "ad3")]
-    return ", ".join(parts) + f", {result['train_seconds']:.0f} s"
+    parts += [f"{result['dev']['violations']} violations", f"trained in {result['train_seconds']:.0f} s"]
+    parts += [f"{result['sentences_per_second']:.0f} sentences a second"]
+    return f"{job.corpus} {job.row} seed {job.seed}: {', '.join(parts)}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -298,7 +339,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few epochs and, on the built-in corpus, few sentences")
     parser.add_argument("--sentences", type=int, help="train on the first so many")
     parser.add_argument("--dev-only", action="store_true", help="evaluate on dev alone, for tuning")
-    parser.add_argument("--only", help=argparse.SUPPRESS)  # corpus/row/seed: one job, for a worker process
     given = parser.parse_args(arguments)
     rows = tuple(x for row in given.rows.split(",") if row for x in (ABLATIONS if row == "ablation" else (row,)))
     for row in rows:
@@ -316,9 +356,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentences=given.sentences,
         dev_only=given.dev_only,
     )
-    if given.only:
-        corpus, row, seed = given.only.split("/")
-        return 0 if run_job(Job(row, int(seed), corpus), settings, Corpora(settings), given.seconds) else OUT_OF_TIME
     return 0 if reproduce(settings) is not None else OUT_OF_TIME
 
 

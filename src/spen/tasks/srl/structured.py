@@ -19,6 +19,7 @@ from torch import Tensor
 from spen.model import SPEN
 from spen.protocols import Objective
 from spen.tasks.srl.arcs import ArcTarget
+from spen.tasks.srl.energy import pick
 
 __all__ = ["ConstrainedLogLoss", "log_partition"]
 
@@ -42,16 +43,17 @@ def log_partition(
     # Candidates that end where this one begins or before: with ends sorted they are the first prev of them.
     previous = (end[:, None, :] <= start[..., None]).sum(-1)
     free = [r for r in range(1, labels) if r not in set(core)]
-    loose = gains[..., free].logsumexp(-1) if free else gains.new_full((problems, width), NEVER)
-    strict = gains[..., list(core)]
+    loose = pick(gains, free).logsumexp(-1) if free else gains.new_full((problems, width), NEVER)
+    strict = pick(gains, core)
     without = _without(len(core), gains.device)
     first = gains.new_full((problems, sets + 1), NEVER)  # the last column stands for "r is not in S"
     first[:, 0] = 0
     alphas = [first]
-    every = torch.arange(problems, device=gains.device)
     for j in range(width):
-        before = torch.stack(alphas, 1)[every, previous[:, j].clamp(max=j)]
-        taken = before[:, without] + strict[:, j, None, :]  # (P, sets, core)
+        # gather and index_select rather than indexing: their backwards add in place, indexing sorts first.
+        at = previous[:, j, None, None].clamp(max=j).expand(-1, 1, sets + 1)
+        before = torch.stack(alphas, 1).gather(1, at).squeeze(1)
+        taken = before.index_select(1, without.flatten()).unflatten(1, without.shape) + strict[:, j, None, :]
         options = torch.cat([alphas[-1][:, :-1, None], (before[:, :-1] + loose[:, j, None])[..., None], taken], -1)
         padded = torch.cat([options.logsumexp(-1), first[:, -1:]], 1)
         alphas.append(padded)

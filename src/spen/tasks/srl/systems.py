@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import spen
 from spen.domains import Simplex
 from spen.energies import EntropySmoothed, Linear, Sum
-from spen.gradients import Exact
+from spen.gradients import Written
 from spen.objectives import EndToEnd, StructuredHinge
 from spen.protocols import Energy, Objective
 from spen.rules import GradientDescent
@@ -47,27 +47,47 @@ def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
         words = features.words.dimensions
         energy = build_energy(recipe, roles=len(data.roles), core=data.core, words=words, arc=width)
         rule = GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
-        minimizer = spen.Minimizer(Simplex(recipe.update), rule, Exact())
+        minimizer = spen.Minimizer(Simplex(recipe.update), rule, Written())
         return spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
 
 
 def build_features(recipe: SrlRecipe, data: Prepared) -> tuple[ArcScorer, int]:
     """F, and the width of the arc features it gives."""
-    words = WordTable(data.word_table())
+    words = WordTable(_principal(data.word_table(), recipe.word_dimensions))
     size, roles = data.space.size, len(data.roles)
     encoder = None
     if recipe.encoder == "contextual":
-        encoder = SentenceEncoder(words, len(data.space.tags), len(data.space.deprels))
+        encoder = SentenceEncoder(
+            words,
+            len(data.space.tags),
+            len(data.space.deprels),
+            width=recipe.encoder_width,
+            layers=recipe.encoder_layers,
+            dropout=recipe.encoder_dropout,
+        )
     scorer = ArcScorer(
         size,
         roles,
         words,
+        width=recipe.width,
         dropout=recipe.dropout,
         context_dropout=recipe.context_dropout,
         feature_dropout=recipe.feature_dropout,
         encoder=encoder,
     )
     return scorer, scorer.hidden.out_features
+
+
+def _principal(table: Tensor, dimensions: int) -> Tensor:  # (words, D) → (words, dimensions)
+    """The directions in which the vectors differ most, at the scale the table had; padding stays 0."""
+    if not 0 < dimensions < table.shape[1]:
+        return table
+    centred = table - table[1:].mean(0)
+    _, vectors = torch.linalg.eigh(centred[1:].T @ centred[1:])  # ascending
+    kept = centred @ vectors[:, -dimensions:]
+    kept = kept * (table[1:].std() / kept[1:].std())
+    kept[0] = 0
+    return kept
 
 
 def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words: int, arc: int) -> Held:
@@ -121,15 +141,16 @@ def stages(recipe: SrlRecipe, roles: int, core: tuple[int, ...]) -> list[Stage]:
         patience=recipe.patience,
         decay_to=recipe.decay,
         weight_decay=recipe.weight_decay,
+        keep_start=True,
     )
     held = clamped(objective, epochs=recipe.clamped_epochs, learning_rate=recipe.clamped_rate, clamp=CLAMP)
-    return [first, held, last]
+    return [first, replace(held, decay_to=recipe.decay), last]
 
 
 def sources(recipe: SrlRecipe, data: Prepared, seed: int) -> tuple[ArcSource, ArcSource]:
     """Training batches and development batches."""
     train = ArcSource(data.corpora["train"], cells=recipe.cells, seed=seed)
-    return train, ArcSource(data.corpora["dev"], cells=16 * recipe.cells, shuffle=False)
+    return train, ArcSource(data.corpora["dev"], cells=max(16_384, recipe.cells), shuffle=False)
 
 
 def dev_metric(data: Prepared, dev: ArcSource) -> RoleF1:

@@ -29,6 +29,8 @@ def rows_of(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             for column in COLUMNS:
                 values, clashes = _column(mine, column, decoder)
                 row[column] = _summary(values) | {"paper": getattr(paper, column), "violations": _mean(clashes)}
+            for key in ("train_seconds", "sentences_per_second"):
+                row[key] = _mean([r[key] for r in mine if key in r])
             rows.append(row)
     return rows
 

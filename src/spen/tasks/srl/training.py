@@ -55,6 +55,8 @@ def train(
         # A batch without overlapping candidates has no slope in the overlap term; that is no dead term.
         vitals_every=0,
         seconds=seconds,
+        # A run's state is hundreds of megabytes, an epoch on a GPU takes a second.
+        state_every=60.0,
     )
     return None if done is None else model.to(data.device)
 

@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 from spen.tasks.denoising.baselines import FilterForest, ForestConfig, mean_psnr
 from spen.tasks.denoising.baselines.forest import Moments, Tree
 from spen.tasks.denoising.baselines.probes import PROBES, probe_maps
-from spen.tasks.denoising.data import CROP, Crops, Frame, Rooms
+from spen.tasks.denoising.crops import Crops
+from spen.tasks.denoising.data import CROP, Frame, Rooms
 from tests.tasks.denoising.baselines.test_baselines_classical import Shifted, steps_frame
 
 SMALL = ForestConfig(trees=2, depth=3, size=5, least=100, tests=12, judged=2000, samples=6000)

@@ -55,6 +55,8 @@ def fill_pyramid(
     without any reading becomes 0.
     """
     seen = seen.to(image.dtype)
+    if torch.compiler.is_exporting():
+        return _fill_exported(image, seen)
     image = image * seen
     height, width = image.shape[-2:]
     if height == width == 1:
@@ -66,6 +68,17 @@ def fill_pyramid(
     size = (2 * below.shape[-2], 2 * below.shape[-1])
     above = F.interpolate(below, size=size, mode="bilinear", align_corners=False)[..., :height, :width]
     return image + (1 - seen) * above
+
+
+@torch.library.custom_op("spen::fill_pyramid", mutates_args=())
+def _fill_exported(image: Tensor, seen: Tensor) -> Tensor:
+    """``fill_pyramid`` as one operation of an exported graph, which ``exporting`` writes for every size at once."""
+    return fill_pyramid(image, seen)
+
+
+@_fill_exported.register_fake
+def _(image: Tensor, seen: Tensor) -> Tensor:
+    return torch.empty_like(image)
 
 
 def check_frame(noisy: Image, valid: Mask) -> None:

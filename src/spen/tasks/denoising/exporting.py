@@ -1,0 +1,66 @@
+"""Denoisers for export: what goes in, which sizes are free, and the filling of holes for every size at once.
+
+``fill_pyramid`` takes more levels for larger images, which a graph cannot. Both forms here take as many as the largest
+image needs: below one pixel a level changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spen.export import BATCH, Exportable, Size
+from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.recipes import System
+from spen.tasks.denoising.predict import load_trained
+
+__all__ = ["LARGEST", "exportable", "fill_any_size", "fill_onnx"]
+
+_HALVINGS, _COARSE = 6, 128
+LARGEST = 2**_HALVINGS * (_COARSE - 2)
+"""The longest side of an image that an exported ``fill_pyramid`` takes."""
+
+
+def fill_any_size(image: Tensor, seen: Tensor) -> Tensor:
+    """``fill_pyramid`` as one graph for every size: the recursion above takes more levels for larger images.
+
+    Pixels outside of the image are added at the right and below: up to a multiple of 2⁶ first, so that six halvings
+    come out even whatever the size; to 128 after these, so that the other seven have sizes that are known. Below one
+    pixel a level changes nothing. Interpolation is that of the pixels inside alone, (k ∗ p·y) / (k ∗ p), which at the
+    rim is the same as to repeat the last row.
+    """
+    height, width = image.shape[-2:]
+    unit = 2**_HALVINGS
+    outer = (unit * (height // unit + 2), unit * (width // unit + 2))  # two more, for a size of one is a special case
+    sizes = [outer] + [None] * (_HALVINGS - 1) + [(_COARSE, _COARSE)] + [None] * (_COARSE.bit_length() - 2)
+    along = torch.tensor([0.25, 0.75, 0.75, 0.25], dtype=image.dtype, device=image.device)
+    kernel = torch.outer(along, along).expand(2, 1, 4, 4)
+    return _fill_levels(image, seen, torch.ones_like(seen), kernel, sizes)
+
+
+def _fill_levels(
+    image: Tensor,  # (B, 1, H, W)
+    seen: Tensor,  # (B, 1, H, W), 1 where there is a reading
+    inside: Tensor,  # (B, 1, H, W), 1 inside of the image
+    kernel: Tensor,  # (2, 1, 4, 4): bilinear interpolation to twice the size
+    sizes: list[tuple[int, int] | None],  # what each level is enlarged to before it is halved
+) -> Tensor:  # (B, 1, H, W)
+    image = image * seen
+    if not sizes:
+        return image
+    right, under = (sizes[0][1] - image.shape[-1], sizes[0][0] - image.shape[-2]) if sizes[0] else (0, 0)
+    here = torch.cat([image, seen, inside], 1)
+    mean, weight, part = F.avg_pool2d(F.pad(here, (0, right, 0, under)) if sizes[0] else here, 2).split(1, 1)
+    mean, inside = mean / torch.where(weight > 0, weight, 1.0), (part > 0).to(image.dtype)
+    below = _fill_levels(mean, (weight > 0).to(image.dtype), inside, kernel, sizes[1:])
+    spread = F.conv_transpose2d(torch.cat([below * inside, inside], 1), kernel, stride=2, padding=1, groups=2)
+    above, mass = (F.pad(spread, (0, -right, 0, -under)) if sizes[0] else spread).split(1, 1)
+    return image + (1 - seen) * above / mass.clamp(min=1e-3)
+
+
+def fill_onnx(image: Any, seen: Any) -> Any:
+    """``fill_pyramid`` in ONNX's own operations, whose sizes are known when they run."""
+    return _fill_onnx(image, seen, LARGEST.bit_length())

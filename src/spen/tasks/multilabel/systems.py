@@ -1,0 +1,67 @@
+"""Recipe → model and stages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spen.descent.convergence import RelativeChange
+from spen.descent.minimizer import Minimizer
+from spen.domains import Box, Simplex
+from spen.model import SPEN
+from spen.objectives import binary_log_loss
+from spen.rules import GradientDescent
+from spen.tasks.multilabel.energy import LabelNetwork, label_energy
+from spen.tasks.multilabel.features import LabelMLP, ScoresAsLogits
+from spen.tasks.multilabel.recipes import MultilabelRecipe
+from spen.tasks.multilabel.ways import WAYS, on_present
+from spen.training import Stage, pretrain
+
+
+def build_model(recipe: MultilabelRecipe, inputs: int, labels: int) -> SPEN:
+    """An untrained model of a recipe for examples of so many inputs and labels."""
+    way = WAYS[recipe.way]
+    mlp = LabelMLP(
+        inputs, labels, recipe.hidden, radius=recipe.radius, input_dropout=recipe.input_dropout, dropout=recipe.dropout
+    )
+    network = LabelNetwork(labels, recipe.network, context=recipe.hidden[-1] if recipe.context else 0)
+    # The theorem holds at a minimum, so its descent goes on until y rests; the rates have no part in it.
+    rule = (
+        GradientDescent(300, recipe.rate)
+        if way.converges
+        else GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
+    )
+    return SPEN(
+        features=mlp,
+        init=ScoresAsLogits(pairs=recipe.pairs),
+        energy=label_energy(network, entropy=recipe.entropy, pairs=recipe.pairs),
+        minimizer=Minimizer(
+            Simplex() if recipe.pairs else Box("logits"),
+            rule,
+            way.gradient(),
+            RelativeChange(1e-4) if way.converges else None,
+        ),
+    )
+
+
+def build_stages(recipe: MultilabelRecipe) -> list[Stage]:
+    """Pretraining, then the way; the feed-forward baseline is pretraining alone, for as many epochs in all."""
+    log = on_present(binary_log_loss, recipe.pairs)
+    if recipe.way == "feedforward":
+        epochs = recipe.pretrain_epochs + recipe.clamped_epochs + recipe.epochs
+        return [replace(pretrain(log, epochs=epochs, learning_rate=recipe.pretrain_rate), name=recipe.way)]
+    way = Stage(
+        name=recipe.way,
+        objective=WAYS[recipe.way].objective(recipe.log_weight, recipe.pairs),
+        epochs=recipe.epochs,
+        learning_rate=WAYS[recipe.way].learning_rate or recipe.learning_rate,
+        decay_to=recipe.decay_to,
+        weight_decay=recipe.weight_decay,
+        patience=recipe.patience,
+        clip=recipe.clip,
+    )
+    stages = [way]
+    if recipe.clamped_epochs:
+        stages.insert(0, replace(way, name="clamped", epochs=recipe.clamped_epochs, clamp=("features.*", "init.*")))
+    if recipe.pretrain_epochs:
+        stages.insert(0, pretrain(log, epochs=recipe.pretrain_epochs, learning_rate=recipe.pretrain_rate))
+    return stages
