@@ -1,0 +1,165 @@
+"""What is run: named suites of cases, in the order of importance, for a GPU and smaller for a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from benchmarks.overhead import launch_overhead, resident_memory
+from benchmarks.problems import deep_prior
+from benchmarks.runner import Case
+from benchmarks.small import label_sets, srl
+from benchmarks.systems import SYSTEMS, System, find
+from benchmarks.transformer import transformer
+
+FULL, SMALL, TOY = "full", "small", "toy"
+
+_IMAGES = {
+    FULL: {"batch": 32, "height": 96, "width": 128},
+    SMALL: {"batch": 2, "height": 48, "width": 64},
+    TOY: {"batch": 2, "height": 12, "width": 16, "channels": 4},
+}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Cases for a device and a size."""
+
+    name: str
+    about: str
+    cases: Callable[[str, str], list[Case]]  # device, size
+
+
+SUITES: dict[str, Suite] = {}
+
+
+def suite(name: str, about: str) -> Callable[[Callable[[str, str], list[Case]]], Callable[[str, str], list[Case]]]:
+    """Register cases under a name."""
+
+    def register(cases: Callable[[str, str], list[Case]]) -> Callable[[str, str], list[Case]]:
+        SUITES[name] = Suite(name, about, cases)
+        return cases
+
+    return register
+
+
+def everyone() -> list[System]:
+    return list(SYSTEMS.values())
+
+
+@suite("deep-prior-20", "the DeepPrior of Sec. 6.1, 20 steps, everyone")
+def deep_prior_20(device: str, size: str) -> list[Case]:
+    return [Case(partial(deep_prior, device, steps=20 if size != TOY else 4, **_IMAGES[size]), everyone())]
+
+
+@suite("deep-prior-3", "the same with 3 steps")
+def deep_prior_3(device: str, size: str) -> list[Case]:
+    return [Case(partial(deep_prior, device, steps=3, **_IMAGES[size]), everyone())]
+
+
+_EXACT = ["plain PyTorch", "torch.utils.checkpoint", "spen Exact", "spen Checkpointed", "spen Compiled", "spen Auto"]
+
+
+@suite("srl", "the role labelling energy, where launching kernels takes the time")
+def role_labelling(device: str, size: str) -> list[Case]:
+    sizes = {SMALL: {"batch": 16, "roles": 20, "words": 50, "vocabulary": 2000}}
+    sizes[TOY] = {"batch": 2, "candidates": 4, "roles": 8, "words": 8, "vocabulary": 50}
+    # Finite differences are left out: the constraints' softplus of temperature 20 bends within their radius.
+    return [Case(partial(srl, device, **sizes.get(size, {})), find(_EXACT))]
+
+
+@suite("label-sets", "the multi-label energy at the sizes of Bibtex")
+def multi_label(device: str, size: str) -> list[Case]:
+    sizes = {"batch": 4, "inputs": 20, "labels": 6} if size == TOY else {}
+    return [Case(partial(label_sets, device, **sizes), find([*_EXACT, "spen FiniteDifference"]))]
+
+
+_SEQUENCES: dict[str, dict[str, Any]] = {
+    FULL: {},
+    SMALL: {"batch": 2, "positions": 256, "width": 64, "layers": 2, "heads": 4},
+    TOY: {"batch": 2, "positions": 16, "width": 16, "layers": 1, "heads": 2},
+}
+_ONCE = ["spen FiniteDifference", "spen FiniteDifference, two passes", "spen Compiled, finite differences"]
+
+
+@suite("transformer", "an energy with attention: double backprop of the unfused, finite differences of the fused")
+def attention(device: str, size: str) -> list[Case]:
+    make = partial(transformer, device, **_SEQUENCES[size])
+    # The unfused one takes most of the card: its own references are the fused one's.
+    twice = Case(partial(make, fused=False), find(["plain PyTorch", "spen Exact"]), compare=size != FULL)
+    return [Case(partial(make, fused=True), find(_ONCE)), twice]
+
+
+@suite("transformer-long", "the same with four times the positions")
+def long_attention(device: str, size: str) -> list[Case]:
+    sizes = {**_SEQUENCES[size], "positions": 4 * _SEQUENCES[size].get("positions", 4096)}
+    make = partial(transformer, device, **sizes)
+    fused = Case(partial(make, fused=True), find(_ONCE[1:]), compare=size != FULL)
+    return [fused, Case(partial(make, fused=False), find(["plain PyTorch"]), compare=False)]
+
+
+@suite("overhead", "host time, idle GPU and synchronisations at batch 32")
+def overhead(device: str, size: str) -> list[Case]:
+    names = [n for n in SYSTEMS if n == "plain PyTorch" or n.startswith("spen ")]
+    make = partial(deep_prior, device, steps=20 if size != TOY else 2, **_IMAGES[size])
+    return [Case(make, find(names), compare=False, probe=launch_overhead)]
+
+
+@suite("resident", "on a CPU: Auto beside plain PyTorch, with the growth of a fresh process")
+def resident(device: str, size: str) -> list[Case]:
+    if device != "cpu":
+        return []
+    steps = (3, 20) if size != TOY else (2,)
+    systems = find(["plain PyTorch", "spen Exact", "spen Checkpointed", "spen Auto"])
+    return [Case(partial(deep_prior, device, steps=t, **_IMAGES[size]), systems, probe=resident_memory) for t in steps]
+
+
+_SWEPT = ["plain PyTorch", "spen FiniteDifference, two passes", "spen Compiled", "spen Compiled, bf16", "spen Auto"]
+_POINTS: dict[str, dict[str, list[dict[str, int]]]] = {
+    "steps": {
+        FULL: [{"steps": t} for t in (3, 10, 20, 50, 100, 200)],
+        SMALL: [{"steps": t} for t in (3, 10, 20, 50)],
+        TOY: [{"steps": t} for t in (1, 2)],
+    },
+    "batch": {
+        FULL: [{"batch": b} for b in (1, 4, 8, 16, 32, 64, 128)],
+        SMALL: [{"batch": b} for b in (1, 2, 4, 8)],
+        TOY: [{"batch": b} for b in (1, 2)],
+    },
+    "size": {
+        FULL: [{"height": 24 * s, "width": 32 * s} for s in (1, 2, 4, 8, 16)],
+        SMALL: [{"height": 24 * s, "width": 32 * s} for s in (1, 2, 4)],
+        TOY: [{"height": 6 * s, "width": 8 * s} for s in (1, 2)],
+    },
+}
+
+
+def _sweep(axis: str, device: str, size: str, systems: list[str], points: list[dict[str, int]]) -> list[Case]:
+    base = {"steps": 20 if size != TOY else 2, **_IMAGES[size]}
+    if axis == "size" and size == FULL:
+        base["batch"] = 8  # the largest image would not fit 32 times by double backprop
+    return [Case(partial(deep_prior, device, **{**base, **p}), find(systems), compare=False) for p in points]
+
+
+for _axis in _POINTS:
+    suite(f"sweep-{_axis}", f"time and memory against {_axis}")(
+        lambda device, size, axis=_axis: _sweep(axis, device, size, _SWEPT, _POINTS[axis][size])  # type: ignore[misc]
+    )
+
+
+@suite("sweep-jax", "JAX at the ends of the sweeps; each point is compiled anew")
+def sweep_jax(device: str, size: str) -> list[Case]:
+    names = ["JAX scan", "JAX scan, checkpoint"]
+    ends = [(axis, points[size][i]) for axis, points in _POINTS.items() for i in (-1, 0)]
+    return [case for axis, point in ends for case in _sweep(axis, device, size, names, [point])]
+
+
+def choose(names: str) -> list[Suite]:
+    """Suites by name, separated by commas; all of them for an empty text."""
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in SUITES]
+    if unknown:
+        raise ValueError(f"there is no suite {', '.join(unknown)}; there are {', '.join(SUITES)}")
+    return [SUITES[name] for name in wanted] if wanted else list(SUITES.values())
