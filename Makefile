@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH := $(shell grep -i '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench docs wheel clean
 
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -14,7 +14,7 @@ help:            ## what can be made
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,viewer,docs,dev]'
 	touch $@
 
 demo: $(VENV)/ready   ## train a denoiser on built-in data: a table and a report with pictures
@@ -31,5 +31,13 @@ lint: $(VENV)/ready   ## style and types
 bench: $(VENV)/ready   ## time and memory of the strategies
 	$(BIN)/python -m benchmarks
 
+docs: $(VENV)/ready   ## the documentation, into site/; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+wheel: $(VENV)/ready   ## dist/*.whl, installed into an empty environment and used there
+	rm -rf dist build
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
+	PYTHON="$(PYTHON)" TORCH="$(TORCH)" .ci/install dist/*.whl
+
 clean:           ## remove the environment and everything made
-	rm -rf $(VENV) build dist demo-output
+	rm -rf $(VENV) build dist site demo-output

@@ -1,4 +1,4 @@
-"""Every example runs as it is, in a small version, and shows what it claims."""
+"""Every example runs as it is, in a small version, shows what it claims, and draws it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,66 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def _run(name: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "SPEN_EXAMPLE_UPDATES": "60"}
+def _run(name: str, folder: Path, updates: int = 60) -> str:
+    variables = {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg", "SPEN_EXAMPLE_UPDATES": str(updates)}
     result = subprocess.run(
-        [sys.executable, EXAMPLES / name], capture_output=True, text=True, timeout=300, env=environment, check=False
+        [sys.executable, "-W", "ignore", ROOT / "examples" / f"{name}.py"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **variables},
+        cwd=folder,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
+    with Image.open(folder / f"{name}.png") as picture:
+        assert picture.width >= 1000
     return result.stdout
 
 
-def test_three_ways() -> None:
-    shares = [float(v) for v in re.findall(r"([\d.]+) % of new labels right", _run("three_ways.py"))]
+def test_three_ways(tmp_path: Path) -> None:
+    shares = [float(v) for v in re.findall(r"([\d.]+) % of new labels right", _run("three_ways", tmp_path))]
     assert len(shares) == 3
     assert shares[1] > shares[0] + 10
     assert shares[2] > shares[0] + 5
 
 
-def test_partly_known() -> None:
-    assert "16 of 16 cells right" in _run("partly_known.py")
+def test_partly_known(tmp_path: Path) -> None:
+    assert "16 of 16 cells right" in _run("partly_known", tmp_path)
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda p: p.name)
-def test_examples_are_short(path: Path) -> None:
+def test_denoise_image(tmp_path: Path) -> None:
+    printed = _run("denoise_image", tmp_path)
+    noisy, variation, energy = (float(v) for v in re.findall(r"([\d.]+) dB", printed))
+    assert noisy == pytest.approx(20.2, abs=0.2)
+    assert energy > variation
+
+
+def test_label_sets(tmp_path: Path) -> None:
+    printed = _run("label_sets", tmp_path, updates=160)
+    alone, energy = ([float(v) for v in re.findall(r"([\d.]+)%", line)] for line in printed.splitlines())
+    assert energy[0] > alone[0], "whole sets right"
+    assert energy[1] > alone[1] + 5, "sets that exist"
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
+def test_examples_are_short_and_in_the_gallery(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 80
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    assert f"python examples/{path.name}" in page
+    assert f"figures/gallery/{path.stem}.png" in page
+    assert (ROOT / "docs" / "figures" / "gallery" / f"{path.stem}.png").is_file()
+
+
+def test_what_the_gallery_says_was_printed() -> None:
+    """The page quotes the lines of a full run; the small runs above hold the claims, this holds the form."""
+    page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    quoted = (r"your energy: \d\d\.\d\d dB", r"an energy +F1 0\.\d{3}", "16 of 16 cells", r"end to end +\d\d\.\d %")
+    for line in quoted:
+        assert re.search(line, page), line

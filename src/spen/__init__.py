@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spen import builders as _builders
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -28,6 +30,11 @@ _HOMES = {
     "GradientStrategy": "spen.protocols",
     "Objective": "spen.protocols",
 }
+
+# What a saved model may ask for. Names alone: a task is imported when a file needs it.
+_builders.register("denoising", "spen.tasks.denoising.experiment:rebuild")
+_builders.register("srl", "spen.tasks.srl.systems:rebuild")
+_builders.register("multilabel", "spen.tasks.multilabel.systems:rebuild")
 
 
 def __getattr__(name: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from spen.builders import Builder, Origin
 from spen.descent.minimizer import Minimizer
 from spen.descent.trajectory import Trajectory
+from spen.pretrained import load_pretrained, save_pretrained
 
 
 class SPEN(nn.Module):
@@ -26,6 +29,8 @@ class SPEN(nn.Module):
         self.init = init
         self.energy = energy
         self.minimizer = minimizer
+        self.origin: Origin | None = None
+        """Which builder made the model, and from what; ``save_pretrained`` writes it down."""
 
     def forward(self, x: Any) -> Trajectory:
         features = self.features(x)
@@ -35,6 +40,19 @@ class SPEN(nn.Module):
         """Init(F(x)) as a point of the domain: the answer without any descent, which pretraining fits (Sec. 5)."""
         domain = self.minimizer.domain
         return domain.output(domain.enter(self._start(self.features(x))))
+
+    @classmethod
+    def from_pretrained(cls, folder: Path | str, *, build: Builder | None = None) -> SPEN:
+        """The model that ``save_pretrained`` wrote, ready to predict.
+
+        config.json names a registered builder (``spen.builders.register``), never code to import; ``build`` is called
+        with the settings instead, where the program has a builder of its own: ``build=lambda **settings: my_model()``.
+        """
+        return load_pretrained(folder, build)
+
+    def save_pretrained(self, folder: Path | str) -> Path:
+        """Write config.json and model.safetensors, the folder layout of the Hugging Face hub. No pickle."""
+        return save_pretrained(self, folder)
 
     def _start(self, features: Any) -> Tensor:
         start = self.init(features)

@@ -1,47 +1,36 @@
-"""The command line: help, examples, mistakes in one line, and speed of the light commands."""
+"""The command line as a process: how fast it answers, what a terminal sees, Ctrl-C, completion, tracebacks."""
 
 from __future__ import annotations
 
-import json
+import os
+import pty
 import re
+import select
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from spen.tasks.srl.conll2005 import write_props
-from spen.tasks.srl.grammar import make_corpus
+from tests.cli import world
 
-COMMANDS = [
-    "list",
-    "train",
-    "evaluate",
-    "predict",
-    "reproduce",
-    "score",
-    "compare",
-    "data list",
-    "data fetch",
-    "data make",
-]
+CODE = "import sys; sys.argv[0] = 'spen'; from spen.cli import main; main()"
 
 
-def spen(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    code = "import sys; sys.argv[0] = 'spen'; from spen.cli import main; main()"
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", CODE, *arguments]
+
+
+def spen(*arguments: str, cwd: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**world.environment(), **variables}
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300, cwd=cwd, check=False
+        command(*arguments), capture_output=True, text=True, timeout=300, cwd=cwd, env=environment, check=False
     )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(command: str) -> None:
-    result = spen(*command.split(), "--help")
-    assert result.returncode == 0
-    assert f"spen {command}" in re.sub(r"\s+", " ", result.stdout)
+# ── quick answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_list_names_every_recipe() -> None:
@@ -49,16 +38,17 @@ def test_list_names_every_recipe() -> None:
     assert result.returncode == 0
     assert re.search(r"dp-3\s+40\.40\s+deep prior, 3 steps", result.stdout)
     assert re.search(r"spen\s+80\.70", result.stdout)
-    entries = json.loads(spen("list", "--json").stdout)
-    assert {"foe-20+", "dp-ssvm", "spen-best"} <= {e["name"] for e in entries}
+    assert re.search(r"bibtex-deep-value\s+44\.70\s+bibtex: deep value network", result.stdout)
 
 
-def test_light_commands_import_nothing_heavy() -> None:
+@pytest.mark.parametrize("arguments", ["['list']", "['--help']", "['train', '--help']", "['data', 'list']"])
+def test_light_commands_import_nothing_heavy(arguments: str) -> None:
     code = (
-        "import sys; sys.argv = ['spen', 'list']\n"
+        f"import sys; sys.argv = ['spen', *{arguments}]\n"
         "from spen.cli import main\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print([m for m in ('torch', 'numpy', 'scipy', 'matplotlib', 'pytorch_lightning') if m in sys.modules])"
+        "heavy = ('torch', 'numpy', 'scipy', 'matplotlib', 'pytorch_lightning', 'gradio', 'sklearn')\n"
+        "print([m for m in heavy if m in sys.modules])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip().endswith("[]")
@@ -66,112 +56,187 @@ def test_light_commands_import_nothing_heavy() -> None:
 
 def test_light_commands_answer_at_once() -> None:
     """Half a second on a quiet machine; the best of several tries, since test machines are not quiet."""
-    for command in (["list"], ["--help"]):
+    for arguments in (["list"], ["--help"]):
         times = []
         for _ in range(5):
             began = time.perf_counter()
-            spen(*command)
+            spen(*arguments)
             times.append(time.perf_counter() - began)
-        assert min(times) < 1.0, command
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["train", "dp-4"], "spen: there is no denoising recipe 'dp-4'; there are bm3d"),
-        (["train", "dp-3", "--data", "moon"], "spen: there is no denoising data set 'moon'"),
-        (["train", "dp-3", "--set", "steps"], "spen: --set takes KEY=VALUE, not 'steps'"),
-        (["train", "dp-3", "--set", "stops=3"], "spen: recipe dp-3 has no option 'stops'"),
-        (["evaluate", "nowhere"], "spen: 'nowhere' is neither a run folder nor a model of the package (dp-3)"),
-        (["evaluate", "."], "spen: . is not a run: it has no run.json"),
-        (["evaluate", "nowhere", "--split", "all"], "spen: --split is train, dev or test, not 'all'"),
-        (["predict", "dp-9", "x.png", "-o", "y.png"], "spen: 'dp-9' is neither a run folder nor a model"),
-        (["reproduce", "table9"], "spen: there is no table 'table9' to reproduce; there are table1 and table2"),
-        (["data", "fetch", "mnist"], "spen: there is no data set 'mnist' to fetch"),
-        (["data", "make", "mnist", "--source", ".", "--out", "."], "spen: there is no data set 'mnist' to make"),
-        (["data", "make", "conll2005", "--source", ".", "--out", "."], "spen: conll2005 has no words of its own"),
-        (["data", "make", "ewt", "--source", ".", "--out", "."], "spen: . does not hold the two archives of EWT"),
-    ],
-    ids=lambda a: " ".join(a) if isinstance(a, list) else "",
-)
-def test_mistakes_end_in_one_line_and_status_2(arguments: list[str], line: str, tmp_path: Path) -> None:
-    result = spen(*arguments, cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stderr.startswith(line), result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_bad_images_are_named(tmp_path: Path) -> None:
-    (tmp_path / "text.png").write_text("not an image")
-    result = spen("predict", "dp-3", "text.png", "-o", "clean.png", cwd=tmp_path)
-    assert result.returncode == 2
-    assert "text.png" in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    result = spen("--debug", "evaluate", "nowhere", cwd=tmp_path)
-    assert result.returncode == 1
-    assert "Traceback" in result.stderr
+        assert min(times) < 1.0, arguments
 
 
 def test_version() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", spen("--version").stdout)
 
 
-def test_score_prints_the_official_table(tmp_path: Path) -> None:
-    corpus = make_corpus(5, seed=1)
-    write_props(tmp_path / "gold.props", corpus)
-    result = spen("score", "gold.props", "gold.props", cwd=tmp_path)
-    assert result.returncode == 0
-    assert re.search(r"Overall\s+\d+\s+0\s+0\s+100\.00\s+100\.00\s+100\.00", result.stdout)
+def test_no_arguments_print_the_help() -> None:
+    for arguments in ((), ("data",)):
+        result = spen(*arguments)
+        assert result.returncode == 2
+        assert "Usage: spen" in result.stdout + result.stderr
+        assert "spen: " not in result.stderr
 
 
-def test_predict_writes_what_it_says(tmp_path: Path) -> None:
-    Image.fromarray(np.full((20, 30), 2000, np.uint16)).save(tmp_path / "noisy.png")
-    result = spen("predict", "dp-3", "noisy.png", "-o", "clean.png", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.strip() == "clean.png"
-    assert Image.open(tmp_path / "clean.png").size == (30, 20)
+# ── mistakes, as a process ends ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_train_and_evaluate_from_the_command_line(tmp_path: Path) -> None:
-    options = [
-        f"--set={k}={v}"
-        for k, v in {"batches": 2, "per_epoch": 2, "batch_size": 1, "width": 4, "crop": "24x32"}.items()
-    ]
-    result = spen("reproduce", "table1", "--quick", "--rows", "tv", "--json", "--out", "t", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    whole = json.loads(result.stdout)
-    assert (tmp_path / whole["report"]).exists()
-    result = spen("train", "foe-3", "--out", "run", "--accelerator", "cpu", *options, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "best development PSNR" in result.stdout
-    scores = json.loads(spen("evaluate", "run", "--every", "50", "--json", cwd=tmp_path).stdout)
-    assert scores["frames"] == 2
-    assert scores["data"] == "rooms"
-    shipped = json.loads(spen("evaluate", "dp-3", "--split", "dev", "--every", "20", "--json", cwd=tmp_path).stdout)
-    assert shipped["psnr"] > scores["psnr"]
-
-
-def test_roles_are_reproduced_and_predicted_from_the_command_line(tmp_path: Path) -> None:
-    result = spen("reproduce", "table2", "--quick", "--rows", "local", "--out", "t2", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert (tmp_path / "t2" / "report.html").exists()
-    (run,) = {path.parent for path in (tmp_path / "t2" / "runs").rglob("srl.json")}
-    text = "\n".join(
-        [
-            "1\tAnn\tAnn\tPROPN\tNNP\t_\t2\tnsubj\t_\t_",
-            "2\tsold\tsell\tVERB\tVBD\t_\t0\troot\t_\t_",
-            "3\tthe\tthe\tDET\tDT\t_\t4\tdet\t_\t_",
-            "4\tboat\tboat\tNOUN\tNN\t_\t2\tobj\t_\t_",
-        ]
-    )
-    (tmp_path / "in.conllu").write_text(text + "\n\n", encoding="utf-8")
-    for style, expected in (("props", "(V*)"), ("json", '"predicates"'), ("pretty", "sold")):
-        result = spen("predict", str(run), "in.conllu", "-o", f"out.{style}", "--format", style, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr
-        assert expected in (tmp_path / f"out.{style}").read_text(encoding="utf-8")
-    result = spen("predict", str(run), "in.conllu", "in.conllu", "-o", "out", cwd=tmp_path)
+def test_a_mistake_is_one_line_and_debug_a_traceback(tmp_path: Path) -> None:
+    result = spen("evaluate", "nowhere", cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stderr.startswith("spen: roles are labelled one CoNLL-U file at a time, not 2")
+    assert result.stderr.count("\n") == 1
+    for place in (("--debug", "evaluate", "nowhere"), ("evaluate", "nowhere", "--debug")):
+        result = spen(*place, cwd=tmp_path)
+        assert result.returncode == 1
+        assert "Traceback" in result.stderr
+
+
+def test_the_unexpected_is_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spen.tasks.srl import score
+
+    def broken(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(score, "score_files", broken)
+    answer = world.spen("score", "a", "b")
+    assert answer.status == 1
+    assert answer.err == "spen: KeyError: 'a bug'; the same command with --debug shows where\n"
+
+
+def test_a_reader_who_has_had_enough_is_no_mistake() -> None:
+    pipe = subprocess.Popen(command("list", "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert pipe.stdout is not None
+    assert pipe.stderr is not None
+    pipe.stdout.close()
+    assert "Traceback" not in pipe.stderr.read()
+    pipe.stderr.close()
+    assert pipe.wait(timeout=60) in (0, 1)
+
+
+# ── terminals ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def on_a_terminal(*arguments: str, cwd: Path, **variables: str) -> tuple[str, str]:
+    """(stdout, what a terminal on stderr received)."""
+    ours, theirs = pty.openpty()
+    environment = {**world.environment(), "TERM": "xterm-256color", "COLUMNS": "100", **variables}
+    process = subprocess.Popen(
+        command(*arguments), cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=theirs, text=True
+    )
+    os.close(theirs)
+    seen = b""
+    while True:
+        ready, _, _ = select.select([ours], [], [], 60)
+        try:
+            chunk = os.read(ours, 4096) if ready else b""
+        except OSError:  # the other end is closed: the process has ended
+            chunk = b""
+        if not chunk:
+            break
+        seen += chunk
+    out, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 0, seen
+    return out, seen.decode()
+
+
+def test_a_terminal_sees_progress_and_a_pipe_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.build(tmp_path)
+    arguments = ("predict", "dp-3", "frames", "-o", "clean")
+    out, seen = on_a_terminal(*arguments, cwd=tmp_path)
+    assert out == "clean/a.png\nclean/b.png\n"
+    assert "\x1b[" in seen
+    assert re.search(r"images.*2/2", seen)
+    world.shrink(monkeypatch, tmp_path)
+    assert world.spen(*arguments) == world.Answer(0, out, "")
+
+
+def test_training_shows_a_bar_on_a_terminal(tmp_path: Path) -> None:
+    world.build(tmp_path)
+    options = [f"--set={change}" for change in ("epochs=2", "pretrain_epochs=1", "hidden=8", "network=8")]
+    out, seen = on_a_terminal("train", "bibtex-end-to-end", "--out", "run", *options, cwd=tmp_path, SPEN_DATA="data")
+    assert out.startswith("run: best development example F1 ")
+    assert "Epoch 1/1" in seen
+
+
+def test_colours_are_for_terminals(tmp_path: Path) -> None:
+    for arguments in (("--help",), ("list",), ("evaluate", "nowhere"), ("train", "--help")):
+        result = spen(*arguments, cwd=tmp_path)
+        assert "\x1b" not in result.stdout + result.stderr
+    assert "\x1b" in spen("--help", FORCE_COLOR="1").stdout
+
+
+# ── Ctrl-C ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_ctrl_c_leaves_a_run_that_the_same_command_ends(tmp_path: Path) -> None:
+    """Interrupted in the middle of a stage; then the command that the line names is given again."""
+    world.build(tmp_path)
+    changes = ("epochs=40", "pretrain_epochs=1", "hidden=8", "network=8", "batch_size=4")
+    arguments = ["train", "bibtex-end-to-end", "--out", "run", *(f"--set={change}" for change in changes)]
+    environment = {**world.environment(), "SPEN_DATA": "data"}
+    process = subprocess.Popen(
+        command(*arguments), cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    end = time.monotonic() + 120
+    while not (metrics.exists() and metrics.read_text().count("\n") >= 4):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    (line,) = err.splitlines()
+    assert line.startswith("spen: interrupted; run keeps what is done: `spen train bibtex-end-to-end --out run --set")
+    assert line.endswith("--set=batch_size=4` goes on from there")
+    before = metrics.read_text().count("\n")
+    assert 4 <= before < 41
+    result = spen(*arguments, cwd=tmp_path, SPEN_DATA="data")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("run: best development example F1 ")
+    assert metrics.read_text().count("\n") == 41, "one line an epoch: none is done twice, none is left out"
+
+
+def test_out_of_time_is_status_3_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.build(tmp_path)
+    world.shrink(monkeypatch, tmp_path)
+    options = [*world.SMALLER["spen train bibtex-"].split(), "--set", "epochs=500"]
+    answer = world.spen("train", "bibtex-end-to-end", "--out", "run", "--seconds", "1", *options)
+    assert answer.status == 3
+    assert answer.out == "time is up; the same command goes on with run\n"
+    assert (tmp_path / "run" / "run.json").is_file()
+
+
+# ── completion ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("spen ev", {"evaluate"}),
+        ("spen train dp", {"dp-20", "dp-3", "dp-ssvm", "dp-icnn"}),
+        ("spen train srl/", {"srl/spen-best"}),
+        ("spen evaluate dp", {"dp-3"}),
+        ("spen evaluate dp-3 --split ", {"train", "dev", "test"}),
+        ("spen train dp-3 --data r", {"rooms", "redkitchen"}),
+        ("spen data make ", {"7scenes", "ewt", "conll2005"}),
+    ],
+)
+def test_the_shell_completes(line: str, expected: set[str], tmp_path: Path) -> None:
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    result = spen(cwd=tmp_path, _SPEN_COMPLETE="complete_bash", **words)
+    assert set(result.stdout.split()) == expected, result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_shown_and_installed(shell: str, tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path), "ZDOTDIR": str(tmp_path), "SHELL": f"/bin/{shell}"}
+    home |= {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    shown = spen("--show-completion", shell, **home)
+    assert shown.returncode == 0, shown.stderr
+    assert "_SPEN_COMPLETE" in shown.stdout
+    installed = spen("--install-completion", shell, **home)
+    assert installed.returncode == 0, installed.stderr
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and "_SPEN_COMPLETE" in path.read_text()]
+    assert written

@@ -20,7 +20,7 @@ from spen.descent.loop import Descend
 from spen.descent.potential import Potential
 from spen.domains import Reals, Simplex
 from spen.energies import Energy, Scaled
-from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
+from spen.gradients import Auto, Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import Momentum
 from spen.tasks.denoising.priors import DeepPrior
@@ -295,3 +295,16 @@ def test_a_loss_on_other_iterates_is_not_served_by_the_old_graph() -> None:
     exact = gradients_of(model, x, target, EndToEnd(squared_error, weights="last"))
     for name, value in exact.items():
         torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
+
+
+def test_auto_lets_programs_compete_when_asked() -> None:
+    energy, x = conv_energy(), torch.rand(2, 1, 8, 9)
+    told = {}
+    for compiled in (False, True):
+        auto = Auto(repeats=1, compiled=compiled)
+        found = gradients(energy, auto, x)
+        told[compiled] = auto.explain()
+        assert float((found - gradients(energy, Exact(), x)).norm()) < 1e-2 * float(found.norm())
+    assert "Compiled" not in told[False]
+    assert "Compiled(Checkpointed()): " in told[True]
+    assert "Compiled(ForwardOverReverse()): " in told[True]

@@ -172,6 +172,22 @@ def test_patience_ends_a_stage_and_keeps_its_best(tmp_path: Path) -> None:
     assert len(scores) - 1 - scores.index(min(scores)) == 2
 
 
+@pytest.mark.parametrize("keep", [False, True])
+def test_a_stage_that_only_overfits_can_be_undone(tmp_path: Path, keep: bool) -> None:
+    """A last stage whose learning rate wrecks the model: with keep_start, what it started from is the result."""
+    source, dev = toy.build_data()
+    objective = EndToEnd(squared_error)
+    good = joint(objective, epochs=3, learning_rate=0.01)
+    wreck = Stage(name="wreck", objective=objective, epochs=2, learning_rate=10.0, patience=1, keep_start=keep)
+    run = fit(toy.build_model(), [good, wreck], source, dev, toy.MSE(), out=tmp_path, accelerator="cpu", progress=False)
+    assert run is not None
+    best, last = load_weights(run.best(0)), run.load()
+    assert all(torch.equal(best[name], value) for name, value in last.items()) == keep
+    wrecked = [e for e in run.metrics() if e["stage"] == "wreck"]
+    assert len(wrecked) == (1 if keep else 2)  # patience counts from the start that is kept
+    assert any(e["best"] for e in wrecked) != keep
+
+
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
@@ -179,6 +195,7 @@ def test_patience_ends_a_stage_and_keeps_its_best(tmp_path: Path) -> None:
         ({"warmup": 50}, True),
         ({"decay_to": 0.01}, True),
         ({"weight_decay": 0.5}, True),
+        ({"epsilon": 1e-2}, True),
         ({}, False),
     ],
     ids=str,
@@ -198,6 +215,7 @@ def test_options_of_a_stage_do_something(tmp_path: Path, options: dict[str, floa
     ("build", "sentence"),
     [
         (lambda: pretrain(squared_error, epochs=0), "stage 'pretrain' needs at least one epoch and a positive"),
+        (lambda: joint(EndToEnd(squared_error), epochs=1, epsilon=0.0), "stage 'joint': epsilon must be positive"),
         (lambda: joint(EndToEnd(squared_error), epochs=1, decay_to=0.0), r"decay_to must lie in \(0, 1\], not 0.0"),
         (
             lambda: clamped(EndToEnd(squared_error), epochs=1, clamp=("nothing.*",)).trained(toy.build_model()),

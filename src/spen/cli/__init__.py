@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import NoReturn
+
+__all__ = ["Interrupted", "main"]
+
+MISTAKE, FAILURE, INTERRUPTED = 2, 1, 130
+
+
+class Interrupted(Exception):
+    """Ctrl-C, with the sentence that says how to go on."""
 
 
 def main() -> None:
-    """Run `spen`. A user's mistake ends in one line and exit status 2; --debug shows the traceback."""
-    debug = "--debug" in sys.argv
+    """Run `spen`.
+
+    A user's mistake ends in one line that says what to do and exit status 2, Ctrl-C in one line and 130, anything
+    unexpected in one line and 1. `--debug`, anywhere in the line, shows the traceback instead.
+    """
+    debug = "--debug" in sys.argv[1:]
     if debug:
         sys.argv.remove("--debug")
-    from spen.cli.app import app
-
     try:
-        app()
-    except KeyboardInterrupt:
-        print("spen: interrupted; give the same command again to go on where it stopped", file=sys.stderr)
-        raise SystemExit(130) from None
-    except (ValueError, OSError, ImportError) as error:
-        if debug:
+        from spen.cli.app import app
+
+        # Not standalone: errors come here, so that all of them end in one line of the same form.
+        status = app(prog_name="spen", standalone_mode=False)
+    except BaseException as error:
+        if debug and not isinstance(error, SystemExit):
             raise
-        print(f"spen: {' '.join(str(error).split())}", file=sys.stderr)
-        raise SystemExit(2) from None
+        _end(error)
+    if status == INTERRUPTED:
+        _say("interrupted", INTERRUPTED)
+    raise SystemExit(status if isinstance(status, int) else 0)
+
+
+def _end(error: BaseException) -> NoReturn:
+    """One line and the exit status that an exception deserves."""
+    if isinstance(error, SystemExit):
+        raise error
+    if isinstance(error, Interrupted):
+        _say(str(error), INTERRUPTED)
+    if isinstance(error, KeyboardInterrupt):
+        _say("interrupted", INTERRUPTED)
+    if isinstance(error, BrokenPipeError):  # `spen list | head`: the reader has had enough, which is no mistake
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(FAILURE)
+    if hasattr(error, "format_message"):  # an option or an argument that the parser refuses
+        _refused(error, error.format_message())
+    ours = type(error).__module__.startswith("spen.")
+    if ours or isinstance(error, (ValueError, OSError, ImportError)):
+        _say(str(error), MISTAKE)
+    _say(f"{type(error).__name__}: {error}; the same command with --debug shows where", FAILURE)
+
+
+def _refused(error: BaseException, message: str) -> NoReturn:
+    """The parser's own words, with the place where the right ones stand."""
+    if not message:  # no arguments at all: the help has been printed
+        raise SystemExit(MISTAKE)
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "spen"
+    message = message.replace("Value error, ", "").rstrip(". \n")
+    _say(f"{message[0].lower()}{message[1:]}; see `{command} --help`", MISTAKE)
+
+
+def _say(text: str, status: int) -> NoReturn:
+    print(f"spen: {' '.join(text.split())}", file=sys.stderr)
+    raise SystemExit(status)

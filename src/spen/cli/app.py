@@ -7,20 +7,18 @@ from typing import Annotated
 import typer
 
 from spen import __version__
-from spen.cli.compare import compare
+from spen.cli import bench, compare, evaluate, export, listing, predict, reproduce, score, train, view
 from spen.cli.data import data
-from spen.cli.evaluate import evaluate
-from spen.cli.listing import list_recipes
-from spen.cli.predict import predict
-from spen.cli.reproduce import reproduce
-from spen.cli.score import score
-from spen.cli.train import train
+from spen.cli.terminal import examples
+
+EXAMPLES = examples("spen --version", "spen list", "spen predict dp-3 noisy.png -o clean.png")
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    help="Structured prediction by energy minimisation: train, predict and reproduce. `--debug` shows tracebacks.",
+    epilog=EXAMPLES,
+    help="Structured prediction by energy minimisation: train, predict and reproduce.",
 )
 
 
@@ -35,15 +33,20 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
+    # `main` takes it out of the line, wherever it stands; it is here for the help.
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; also after a command.")] = False,
 ) -> None:
     """Structured prediction by energy minimisation."""
 
 
-app.command("list")(list_recipes)
-app.command("train")(train)
-app.command("evaluate")(evaluate)
-app.command("predict")(predict)
-app.command("reproduce")(reproduce)
-app.command("score")(score)
-app.command("compare")(compare)
+app.command("list", epilog=listing.EXAMPLES)(listing.list_recipes)
+app.command("train", epilog=train.EXAMPLES)(train.train)
+app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
+app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
+app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.reproduce)
+app.command("score", epilog=score.EXAMPLES)(score.score)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
+app.command("export", epilog=export.EXAMPLES)(export.export)
+app.command("view", epilog=view.EXAMPLES)(view.view)
 app.add_typer(data, name="data")

@@ -3,33 +3,104 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from spen.cli.catalogue import complete_model
+from spen.cli.options import Json, OnDevice, check_device, describe_model
+from spen.cli.terminal import answer, counted, examples, working
+
+Style = Literal["props", "json", "pretty"]
+EXAMPLES = examples(
+    "spen predict dp-3 noisy.png -o clean.png",
+    "spen predict dp-3 depth.png -o filled.png --peak 4000",
+    "spen predict runs/rooms/dp-3/seed-0 frames/ -o clean/",
+    "spen predict srl-ewt sentences.conllu -o roles.props",
+    "spen predict runs/builtin/spen/seed-0 sentences.conllu --format pretty",
+)
+
 
 def predict(
-    model: Annotated[str, typer.Argument(help="A run folder, or a model shipped with the package (dp-3).")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder, or a model shipped with the package (dp-3, srl-ewt).", autocompletion=complete_model
+        ),
+    ],
     inputs: Annotated[list[Path], typer.Argument(help="Images or folders of images; for roles, one CoNLL-U file.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="A file for one input, else a folder.")],
-    peak: Annotated[float | None, typer.Option(help="The value that counts as 1: 4000 for depth in mm, say.")] = None,
-    style: Annotated[str, typer.Option("--format", help="For roles: props, json or pretty.")] = "props",
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="A file for one input, else a folder; roles may do without.")
+    ] = None,
+    peak: Annotated[
+        float | None, typer.Option(help="Images: the value that counts as 1, say 4000 for depth in mm.")
+    ] = None,
+    style: Annotated[Style | None, typer.Option("--format", help="Roles: how they are written (props).")] = None,
+    device: OnDevice = "cpu",
+    as_json: Json = False,
 ) -> None:
-    """Denoise images (bit depth and units are kept, holes are filled), or label the roles of parsed sentences.
+    """Denoise images (bit depth and units are kept, holes are filled), or label the roles of parsed sentences."""
+    task = describe_model(model).get("task")
+    if task not in ("denoising", "srl"):
+        raise ValueError(f"{model} is a run of {task}; images and sentences are what can be predicted from files")
+    missing = [path for path in inputs if not path.exists()]
+    if missing:
+        raise ValueError(f"{missing[0]} does not exist")
+    check_device(device)
+    if out is None and (task == "denoising" or as_json):
+        raise ValueError("give --out, a file or a folder: where is the answer to go?")
+    if task == "srl":
+        written = _roles(model, inputs, out, peak, style or "props", device)
+    else:
+        assert out is not None
+        written = _images(model, inputs, out, peak, style, device)
+    if as_json:
+        answer({"model": model, "written": written})
+    else:
+        for path in written:
+            typer.echo(str(path))
 
-    [dim]spen predict dp-3 noisy.png -o clean.png        spen predict runs/rooms/dp-3/seed-0 frames/ -o clean/[/dim]
-    """
-    from spen.tasks.shipped import check_model
 
-    check_model(model)
-    if (Path(model) / "srl.json").is_file():
-        from spen.tasks.srl.predict import main
+def _images(
+    model: str, inputs: list[Path], out: Path, peak: float | None, style: str | None, device: str
+) -> list[Path]:
+    if style is not None:
+        raise ValueError("--format is for roles; an image is written in the format that its file is named after")
+    with working("loading"):
+        from spen.tasks.denoising.images import list_images
+        from spen.tasks.denoising.predict import denoise_files, load_model
 
-        if len(inputs) != 1:
-            raise ValueError(f"roles are labelled one CoNLL-U file at a time, not {len(inputs)}")
-        raise typer.Exit(main([model, str(inputs[0]), "--format", style, "-o", str(out), "--device", device]))
-    from spen.tasks.denoising.predict import denoise_files, load_model  # torch comes after the user's mistakes
+        denoise = load_model(model, device)
+    total = sum(len(list_images(path)) if path.is_dir() else 1 for path in inputs)
+    return list(counted(denoise_files(denoise, inputs, out, peak), total, "images"))
 
-    for written in denoise_files(load_model(model, device), inputs, out, peak):
-        typer.echo(str(written))
+
+def _roles(
+    model: str,
+    inputs: list[Path],
+    out: Path | None,
+    peak: float | None,
+    style: Style,
+    device: str,
+) -> list[Path]:
+    if peak is not None:
+        raise ValueError("--peak is for images; sentences have none")
+    if len(inputs) != 1:
+        raise ValueError(f"roles are labelled one CoNLL-U file at a time, not {len(inputs)}")
+    with working("labelling"):
+        from spen.tasks.srl.conllu import read_conllu
+        from spen.tasks.srl.predict import Labeller, render
+        from spen.tasks.srl.sentences import write_text
+
+        labeller = Labeller.open(model, device=device)
+        sentences = read_conllu(inputs[0]).sentences
+        if not sentences:
+            raise ValueError(f"{inputs[0]} holds no sentence; CoNLL-U has a line for each word")
+        text = render(sentences, labeller(sentences), style)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+    predicates = sum(len(s.propositions) for s in sentences)
+    typer.echo(f"{len(sentences)} sentences, {predicates} predicates", err=True)
+    return [] if out is None else [out]

@@ -14,6 +14,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from spen.storage import load_weights, save_weights
+
+__all__ = ["SafeCheckpointIO", "load_tree", "load_weights", "save_tree", "save_weights"]
+
 
 def save_tree(tree: Any, path: Path) -> None:
     """Write nested dicts, lists, numbers, strings and tensors; the old file stays until the new one is whole."""
@@ -38,23 +42,6 @@ def load_tree(path: Path) -> Any:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
     return _fleshed(json.loads(metadata["tree"]), tensors)
-
-
-def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A state dict as a plain safetensors file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, temporary, metadata=metadata)
-    os.replace(temporary, path)
-
-
-def load_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from a plain safetensors file."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as weights: {error}") from None
 
 
 class SafeCheckpointIO(CheckpointIO):

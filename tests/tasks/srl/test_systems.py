@@ -14,7 +14,7 @@ import torch
 
 from spen.tasks.srl.arcs import ArcSource
 from spen.tasks.srl.recipes import ABLATIONS, RECIPES, TERMS, SrlRecipe, find_recipe
-from spen.tasks.srl.systems import build, stages
+from spen.tasks.srl.systems import _principal, build, stages
 from spen.tasks.srl.training import load_system, recipe_of, train
 from tests.tasks.srl.small import batch, prepared
 
@@ -88,7 +88,7 @@ KNOBS: dict[str, Any] = {
     "attention": True,
     "update": "projected",
     "steps": 3,
-    "rate": 0.1,
+    "rate": 0.3,
 }
 
 
@@ -109,6 +109,24 @@ def test_every_knob_of_the_energy_and_the_descent_turns(knob: str) -> None:
 
     spen = find_recipe("spen")
     assert not torch.allclose(answer(spen), answer(replace(spen, **{knob: KNOBS[knob]})), atol=1e-6)
+
+
+def test_a_small_f_of_x() -> None:
+    """`width` and `word_dimensions` size F(x); the kept components are those in which the vectors differ most."""
+    data = prepared()
+    model = build(replace(find_recipe("local"), width=24, word_dimensions=7), data)
+    assert model.features.features.embedding_dim == 24
+    assert model.features.words.dimensions == 7
+    spread = torch.tensor([5.0, 1.0, 3.0, 0.1])
+    table = torch.randn(400, 4, generator=torch.Generator().manual_seed(0)) * spread
+    table[0] = 0
+    kept = _principal(table, 2)
+    assert kept.shape == (400, 2)
+    assert kept[0].tolist() == [0, 0]
+    assert float(kept[1:].std()) == pytest.approx(float(table[1:].std()))
+    assert float(torch.corrcoef(torch.stack([kept[1:, 1], table[1:, 0]]))[0, 1].abs()) > 0.99
+    assert float(torch.corrcoef(torch.stack([kept[1:, 0], table[1:, 2]]))[0, 1].abs()) > 0.99
+    assert _principal(table, 4) is table
 
 
 def test_training_knobs_reach_the_stages() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spen.descent.gradients.checkpointed import Checkpointed
+from spen.descent.gradients.compiled import Compiled
 from spen.descent.gradients.exact import Exact
 from spen.descent.gradients.finite_difference import FiniteDifference
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
@@ -58,14 +59,16 @@ class Auto(GradientStrategy):
     A candidate is out if the energy does not allow it, if it runs out of memory, or if its gradient is more than
     ``tolerance`` (relative) away from the exact one, where an exact one is possible. The choice is remembered for
     each energy, device and shape; ``explain()`` tells it. Measured times vary: for runs that must be equal bit for
-    bit, name the strategy instead.
+    bit, name the strategy instead. ``compiled`` lets ``Compiled`` compete as well, on a GPU fused and captured and in
+    bfloat16 too where the tolerance allows it: making the programs takes up to a minute.
     """
 
-    def __init__(self, tolerance: float = 1e-2, *, repeats: int = 3) -> None:
+    def __init__(self, tolerance: float = 1e-2, *, repeats: int = 3, compiled: bool = False) -> None:
         if not tolerance > 0 or repeats < 1:
             raise ValueError(f"Auto needs tolerance > 0 and repeats ≥ 1, not {tolerance} and {repeats}")
         self.tolerance = tolerance
         self.repeats = repeats
+        self.compiled = compiled
         self._choices: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Choice]] = (
             weakref.WeakKeyDictionary()
         )
@@ -91,6 +94,8 @@ class Auto(GradientStrategy):
 
     def _measure(self, descend: Descend, potential: Potential, start: Tensor) -> Choice:
         candidates: list[GradientStrategy] = [Exact(), Checkpointed(), ForwardOverReverse(), FiniteDifference()]
+        if self.compiled:
+            candidates += _programs(start.device)
         reference: list[Tensor] | None = None
         measurements: list[Measurement] = []
         for strategy in candidates:
@@ -123,7 +128,10 @@ class Auto(GradientStrategy):
         except (RuntimeError, NotImplementedError, ValueError) as error:
             return Measurement(strategy, None, None, _first_sentence(error)), None
         distance = None
-        exact = not isinstance(strategy, FiniteDifference)
+        exact = not isinstance(strategy, FiniteDifference | Compiled)
+        if isinstance(strategy, Compiled):
+            for _ in range(3):  # a graph is captured on the third descent: only then is it what training will meet
+                gradients = once()
         if reference is not None:
             distance = _distance(gradients, reference)
             if not distance <= self.tolerance:
@@ -131,6 +139,13 @@ class Auto(GradientStrategy):
                 return Measurement(strategy, None, distance, problem), None
         seconds = min(_timed(once, start.device) for _ in range(self.repeats))
         return Measurement(strategy, seconds, distance), gradients if exact else None
+
+
+def _programs(device: torch.device) -> list[GradientStrategy]:
+    programs: list[GradientStrategy] = [Compiled(Checkpointed(), patience=0), Compiled(patience=0)]
+    if device.type == "cuda":
+        programs.append(Compiled(precision=torch.bfloat16, patience=0))
+    return programs
 
 
 def _training_step(strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor) -> list[Tensor]:

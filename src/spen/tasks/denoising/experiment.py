@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import spen
+from spen.builders import Origin
 from spen.domains import Reals
 from spen.gradients import Exact
 from spen.objectives import Feedforward
+from spen.pretrained import is_pretrained, read_config
 from spen.protocols import Objective
 from spen.rules import GradientDescent
 from spen.tasks.denoising.crops import Crops
@@ -80,13 +82,23 @@ class Subset:
 
 def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
     """The model of a recipe and the objective it is trained with. A network is a SPEN whose Init does everything."""
+    objective: Objective
     if isinstance(recipe.method, System):
-        return build_model(recipe.method, regime.scale), build_objective(recipe.method)
-    if isinstance(recipe.method, Network):
+        model, objective = build_model(recipe.method, regime.scale), build_objective(recipe.method)
+    elif isinstance(recipe.method, Network):
         minimizer = spen.Minimizer(Reals(), GradientDescent(1, 1e-3), Exact())
         model = spen.SPEN(energy=DataTerm(), init=_network(recipe.method, regime.scale), minimizer=minimizer)
-        return model, Feedforward(masked_squared_error)
-    raise ValueError(f"{recipe.name} has nothing to train by gradient")
+        objective = Feedforward(masked_squared_error)
+    else:
+        raise ValueError(f"{recipe.name} has nothing to train by gradient")
+    settings = {"recipe": recipe.name, "data": regime.name, "options": asdict(recipe.method)}
+    model.origin = Origin("denoising", settings)
+    return model, objective
+
+
+def rebuild(recipe: str, data: str, options: dict[str, Any]) -> spen.SPEN:
+    """The model of a recipe, from what a saved model's config.json says of it."""
+    return build(find_recipe(recipe).with_options(**options), find_regime(data))[0]
 
 
 def _network(method: Network, scale: float) -> nn.Module:
@@ -172,26 +184,59 @@ def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime) 
     return run
 
 
+class Trained(NamedTuple):
+    """A model with its weights, and the objective that says how it predicts."""
+
+    recipe: Recipe
+    model: spen.SPEN
+    objective: Objective
+
+
 def load_run(folder: Path | str, device: str = "cpu") -> tuple[Denoise, spen.SPEN | None]:
     """What a run folder learned: a function from observations to images, and the SPEN if it is one."""
+    if not is_pretrained(folder):
+        recipe = _recipe_of(Run.open(folder))
+        if isinstance(recipe.method, Classical):
+            return _classical(recipe.method, Run.open(folder)), None
+    trained = load_trained(folder)
+    system = isinstance(trained.recipe.method, System)
+    return denoiser(trained.model, trained.objective, device), trained.model if system else None
+
+
+def load_trained(folder: Path | str) -> Trained:
+    """The model of a run folder, or of a folder that ``save_pretrained`` wrote."""
+    if is_pretrained(folder):
+        config = read_config(folder)
+        if config["builder"] != "denoising":
+            raise ValueError(f"{folder} holds a model of the task {config['builder']!r}, not of denoising")
+        settings = config["settings"]
+        recipe = find_recipe(settings["recipe"]).with_options(**settings["options"])
+        return Trained(recipe, spen.SPEN.from_pretrained(folder), build(recipe, find_regime(settings["data"]))[1])
     run = Run.open(folder)
+    recipe = _recipe_of(run)
+    model, objective = build(recipe, find_regime(run.description()["recipe"]["data"]))
+    model.load_state_dict(run.load())
+    return Trained(recipe, model, objective)
+
+
+def _recipe_of(run: Run) -> Recipe:
     description = run.description()["recipe"]
     if description.get("task") != "denoising":
-        raise ValueError(f"{folder} is a run of the task {description.get('task')!r}, not of denoising")
-    recipe = find_recipe(description["name"]).with_options(
+        raise ValueError(f"{run.folder} is a run of the task {description.get('task')!r}, not of denoising")
+    return find_recipe(description["name"]).with_options(
         **{k: v for part in ("method", "schedule") for k, v in description[part].items() if not isinstance(v, list)}
     )
-    if isinstance(recipe.method, Classical):
-        return _classical(recipe.method, run), None
-    model, objective = build(recipe, find_regime(description["data"]))
-    model.load_state_dict(run.load())
+
+
+def denoiser(model: spen.SPEN, objective: Objective, device: str = "cpu") -> Denoise:
+    """A trained model as a function; the model goes to the device and learns no more."""
     model.to(device).eval().requires_grad_(False)
 
     def denoise(x: Observation) -> Tensor:
         with torch.no_grad():
             return objective.predict(model, Observation(*(t.to(device) for t in x))).cpu()
 
-    return denoise, model if isinstance(recipe.method, System) else None
+    return denoise
 
 
 def _classical(method: Classical, run: Run) -> Denoise:

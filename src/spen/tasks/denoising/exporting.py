@@ -6,6 +6,7 @@ image needs: below one pixel a level changes nothing.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spen.export import BATCH, Exportable, Size
+from spen.tasks.denoising.experiment import load_trained
+from spen.tasks.denoising.predict import load_shipped
 from spen.tasks.denoising.priors import Observation
 from spen.tasks.denoising.recipes import System
-from spen.tasks.denoising.predict import load_trained
 
 __all__ = ["LARGEST", "exportable", "fill_any_size", "fill_onnx"]
 
@@ -36,7 +38,7 @@ def fill_any_size(image: Tensor, seen: Tensor) -> Tensor:
     unit = 2**_HALVINGS
     outer = (unit * (height // unit + 2), unit * (width // unit + 2))  # two more, for a size of one is a special case
     sizes = [outer] + [None] * (_HALVINGS - 1) + [(_COARSE, _COARSE)] + [None] * (_COARSE.bit_length() - 2)
-    along = torch.tensor([0.25, 0.75, 0.75, 0.25], dtype=image.dtype, device=image.device)
+    along = 1 - (torch.arange(4, dtype=image.dtype, device=image.device) - 1.5).abs() / 2  # ¼ ¾ ¾ ¼
     kernel = torch.outer(along, along).expand(2, 1, 4, 4)
     return _fill_levels(image, seen, torch.ones_like(seen), kernel, sizes)
 
@@ -62,5 +64,57 @@ def _fill_levels(
 
 
 def fill_onnx(image: Any, seen: Any) -> Any:
-    """``fill_pyramid`` in ONNX's own operations, whose sizes are known when they run."""
+    """``fill_pyramid`` in ONNX's own operations, whose sizes are found when they run."""
     return _fill_onnx(image, seen, LARGEST.bit_length())
+
+
+def _fill_onnx(image: Any, seen: Any, levels: int) -> Any:
+    from onnxscript import opset18 as op
+
+    image = op.Mul(image, seen)
+    if not levels:
+        return image
+    both = op.Concat(image, seen, axis=1)
+    # An average that overlaps the rim divides by fewer pixels, in both alike: the quotient is the same.
+    pooled = op.AveragePool(both, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1)
+    mean, weight = op.Split(pooled, num_outputs=2, axis=1)
+    there = op.Greater(weight, 0.0)
+    below = _fill_onnx(op.Div(mean, op.Where(there, weight, 1.0)), op.Cast(there, to=1), levels - 1)
+    wide = op.Resize(below, None, [1.0, 1.0, 2.0, 2.0], mode="linear", coordinate_transformation_mode="half_pixel")
+    above = op.Slice(wide, [0, 0], op.Shape(image, start=2), [2, 3])
+    return op.Add(image, op.Mul(op.Sub(1.0, seen), above))
+
+
+def exportable(name: str) -> Exportable:
+    """A run folder, a saved model or a shipped one, ready to be exported."""
+    trained = load_trained(name) if Path(name).is_dir() else load_shipped(name)
+    side = Size("height", 8, LARGEST), Size("width", 8, LARGEST)
+    shape = (BATCH, None, *side)
+    fill = torch.ops.spen.fill_pyramid.default
+    return Exportable(
+        model=trained.model,
+        example=_example,
+        shapes={"image": shape, "seen": shape},
+        descend=isinstance(trained.recipe.method, System),
+        metadata={
+            "task": "denoising",
+            "recipe": trained.recipe.name,
+            "image": "readings as float32, scaled so that 1 is the largest; 0 in holes",
+            "seen": "1 where there is a reading, 0 in a hole",
+            "y": "the image without noise, holes filled",
+        },
+        decompositions={fill: fill_any_size},
+        translations={fill: fill_onnx},
+    )
+
+
+def _example(seed: int) -> Observation:
+    """Smooth images with noise and holes; the first has sizes that no power of two divides."""
+    batch, height, width = ((2, 26, 35), (3, 41, 60), (1, 97, 16))[seed % 3]
+    generator = torch.Generator().manual_seed(seed)
+    coarse = torch.rand(batch, 1, 5, 5, generator=generator)
+    image = F.interpolate(coarse, size=(height, width), mode="bilinear")
+    image = image + 0.03 * torch.randn(image.shape, generator=generator)
+    seen = (torch.rand(image.shape, generator=generator) > 0.2).float()
+    seen[:, :, : height // 3, : width // 3] = 0
+    return Observation(image * seen, seen)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import spen
-from spen.tasks.denoising.experiment import Denoise, build, load_run
+from spen.tasks.denoising.experiment import Denoise, Trained, build, denoiser, load_run
 from spen.tasks.denoising.images import GreyImage, list_images, load_image, save_image
 from spen.tasks.denoising.priors import Observation
 from spen.tasks.denoising.recipes import System, find_recipe, find_regime
@@ -26,6 +26,13 @@ def load_system(name: str, device: str = "cpu") -> tuple[Denoise, spen.SPEN | No
     """The same, with the SPEN behind it where there is one: its trajectory shows how the answer was found."""
     if Path(name).is_dir():
         return load_run(name, device)
+    trained = load_shipped(name)
+    system = isinstance(trained.recipe.method, System)
+    return denoiser(trained.model, trained.objective, device), trained.model if system else None
+
+
+def load_shipped(name: str) -> Trained:
+    """A model shipped with the package."""
     check_model(name)
     config = about(name)
     if config["task"] != "denoising":
@@ -34,13 +41,7 @@ def load_system(name: str, device: str = "cpu") -> tuple[Denoise, spen.SPEN | No
     model, objective = build(recipe, find_regime(config["data"]))
     with resources.as_file(resources.files("spen") / "weights" / f"{name}.safetensors") as path:
         model.load_state_dict(load_weights(path))
-    model.to(device).eval().requires_grad_(False)
-
-    def denoise(x: Observation) -> torch.Tensor:
-        with torch.no_grad():
-            return objective.predict(model, Observation(*(t.to(device) for t in x))).cpu()
-
-    return denoise, model if isinstance(recipe.method, System) else None
+    return Trained(recipe, model, objective)
 
 
 def denoise_image(denoise: Denoise, image: GreyImage) -> GreyImage:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from spen.builders import Origin
 from spen.descent.convergence import RelativeChange
 from spen.descent.minimizer import Minimizer
 from spen.domains import Box, Simplex
@@ -30,7 +32,7 @@ def build_model(recipe: MultilabelRecipe, inputs: int, labels: int) -> SPEN:
         if way.converges
         else GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
     )
-    return SPEN(
+    model = SPEN(
         features=mlp,
         init=ScoresAsLogits(pairs=recipe.pairs),
         energy=label_energy(network, entropy=recipe.entropy, pairs=recipe.pairs),
@@ -41,6 +43,13 @@ def build_model(recipe: MultilabelRecipe, inputs: int, labels: int) -> SPEN:
             RelativeChange(1e-4) if way.converges else None,
         ),
     )
+    model.origin = Origin("multilabel", {"recipe": recipe.describe(), "inputs": inputs, "labels": labels})
+    return model
+
+
+def rebuild(recipe: dict[str, Any], inputs: int, labels: int) -> SPEN:
+    """The model of a recipe, from what a saved model's config.json says of it."""
+    return build_model(MultilabelRecipe.from_description(recipe), inputs, labels)
 
 
 def build_stages(recipe: MultilabelRecipe) -> list[Stage]:

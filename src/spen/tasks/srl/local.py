@@ -99,13 +99,18 @@ class ArcScorer(nn.Module):
         self.roles = nn.Linear(hidden, roles)
 
     def forward(self, x: ArcBatch) -> Scored:
-        embedded = self.features(self._thinned(x.features).flatten(0, 2)).unflatten(0, x.mask.shape)
+        embedded = self._summed(self._thinned(x.features))
         embedded = embedded + self.slots(self.words(self._thinned(x.arc_words)).flatten(3))
         if self.encoder is not None and self.context is not None:
             embedded = embedded + self.context(self.encoder(x, self.words))
         arc = torch.tanh(self.hidden(torch.tanh(self.dropout(embedded))))
         token = self.words(x.words)
         return scored(x, self.roles(arc), arc, token, self.context_dropout)
+
+    def _summed(self, index: Tensor) -> Tensor:  # (B, n, K, SLOTS) → (B, n, K, width)
+        if torch.compiler.is_exporting():  # other runtimes have no bags; row 0 is 0, so a plain sum is the same
+            return nn.functional.embedding(index, self.features.weight).sum(3)
+        return self.features(index.flatten(0, 2)).unflatten(0, index.shape[:3])
 
     def _thinned(self, index: Tensor) -> Tensor:
         if not (self.training and self.feature_dropout):

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 import spen
+from spen.pretrained import is_pretrained, read_config
 from spen.tasks.shipped import about, check_model
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.conll2005 import props_text
@@ -94,12 +95,23 @@ class _Held(NamedTuple):
 
 
 def _of_run(folder: Path | str) -> _Held:
+    if is_pretrained(folder):
+        return _of_pretrained(folder)
     run = Run.open(folder)
     path = run.folder / "srl.json"
     if not path.is_file():
         raise ValueError(f"{folder} has no srl.json beside its weights, so its features cannot be read; train it again")
     held, description = json.loads(path.read_text(encoding="utf-8")), run.description()["recipe"]
     return _Held(recipe_of(description), str(description.get("data", "")), held["space"], held["rules"], run.load())
+
+
+def _of_pretrained(folder: Path | str) -> _Held:
+    config = read_config(folder)
+    if config["builder"] != "srl":
+        raise ValueError(f"{folder} holds a model of the task {config['builder']!r}, not of role labelling")
+    held = config["settings"]
+    weights = load_weights(Path(folder) / "model.safetensors")
+    return _Held(SrlRecipe.from_description(held["recipe"]), held["data"], held["space"], held["rules"], weights)
 
 
 def _of_package(name: str) -> _Held:

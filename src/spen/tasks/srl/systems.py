@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 import spen
+from spen.builders import Origin
 from spen.domains import Simplex
 from spen.energies import EntropySmoothed, Linear, Sum
 from spen.gradients import Written
@@ -16,8 +20,9 @@ from spen.objectives import EndToEnd, StructuredHinge
 from spen.protocols import Energy, Objective
 from spen.rules import GradientDescent
 from spen.tasks.srl.arcs import ArcSource
+from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.contextual import ArcAttention, SentenceEncoder
-from spen.tasks.srl.corpora import Prepared
+from spen.tasks.srl.corpora import Prepared, rules_from_json, rules_to_json
 from spen.tasks.srl.energy import (
     ArgumentCount,
     ArgumentSet,
@@ -28,13 +33,14 @@ from spen.tasks.srl.energy import (
     overlap_constraint,
     repeat_constraint,
 )
+from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.local import ArcInit, ArcScorer, WordTable
 from spen.tasks.srl.metrics import ConstrainedLoss, RoleF1, arc_cost, arc_log_loss
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.tasks.srl.structured import ConstrainedLogLoss
 from spen.training import Stage, clamped, pretrain
 
-__all__ = ["build", "build_energy", "build_features", "dev_metric", "sources", "stages"]
+__all__ = ["build", "build_energy", "build_features", "dev_metric", "rebuild", "sources", "stages"]
 
 CLAMP = ("features.*", "init.*")
 
@@ -48,7 +54,23 @@ def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
         energy = build_energy(recipe, roles=len(data.roles), core=data.core, words=words, arc=width)
         rule = GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
         minimizer = spen.Minimizer(Simplex(recipe.update), rule, Written())
-        return spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
+        model = spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
+    model.origin = Origin("srl", partial(_settings, recipe, data.name, data.space, data.rules, words))
+    return model
+
+
+def rebuild(recipe: dict[str, Any], data: str, space: dict[str, Any], rules: Any, dimensions: int) -> spen.SPEN:
+    """The model of a recipe, from what a saved model's config.json says of it; `Labeller` reads text with the rest."""
+    known = FeatureSpace.from_json(json.dumps(space))
+    prepared = Prepared(data, rules_from_json(json.dumps(rules)), known, {}, None, dimensions=dimensions)
+    return build(SrlRecipe.from_description(recipe), prepared)
+
+
+def _settings(
+    recipe: SrlRecipe, data: str, space: FeatureSpace, rules: CandidateRules, dimensions: int
+) -> dict[str, Any]:
+    held = {"space": json.loads(space.to_json()), "rules": json.loads(rules_to_json(rules))}
+    return {"recipe": recipe.describe(), "data": data, **held, "dimensions": dimensions}
 
 
 def build_features(recipe: SrlRecipe, data: Prepared) -> tuple[ArcScorer, int]:

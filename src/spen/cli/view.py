@@ -1,0 +1,26 @@
+"""spen view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spen.cli.terminal import examples
+
+EXAMPLES = examples("spen view", "spen view runs --port 8000 --no-browser")
+
+
+def view(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Runs, or folders with runs below them.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Who may connect: this machine alone, or 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Where it listens; 0 for any that is free.")] = 7860,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+) -> None:
+    """Open a web page that shows how a descent finds its answer: images, sentences, landscapes, curves of runs."""
+    from spen.viewer.server import serve
+
+    serve(runs or [], host=host, port=port, browser=browser)

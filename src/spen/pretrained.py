@@ -1,0 +1,82 @@
+"""A model in a folder, in the layout of the Hugging Face hub: config.json and model.safetensors, and no pickle.
+
+``config.json`` holds the name of a builder and its settings (``spen.builders``); the weights are tensors alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spen import __version__
+from spen.builders import Builder, Origin, find_builder
+from spen.storage import load_weights, save_weights
+
+if TYPE_CHECKING:
+    from spen.model import SPEN
+
+__all__ = ["is_pretrained", "load_pretrained", "read_config", "save_pretrained"]
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+KIND = "spen"
+
+
+def save_pretrained(model: SPEN, folder: Path | str) -> Path:
+    """Write the two files; the builder and its settings are the model's ``origin``."""
+    folder = Path(folder)
+    origin = model.origin
+    config: dict[str, Any] = {"model_type": KIND, "architectures": ["SPEN"], "spen_version": __version__}
+    config |= {"builder": None, "settings": {}} if origin is None else {"builder": origin.builder}
+    try:
+        text = json.dumps(config | ({} if origin is None else {"settings": origin.plain()}), indent=1)
+    except TypeError as error:
+        raise ValueError(f"the settings of builder {config['builder']!r} cannot be written as JSON: {error}") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    save_weights(model.state_dict(), folder / WEIGHTS, {"format": "pt"})
+    temporary = folder / f"{CONFIG}.part"
+    temporary.write_text(text + "\n", encoding="utf-8")
+    os.replace(temporary, folder / CONFIG)
+    return folder
+
+
+def load_pretrained(folder: Path | str, build: Builder | None = None) -> SPEN:
+    """The model of a folder, for prediction (``eval``); ``build(**settings)`` in the place of a registered builder."""
+    config = read_config(folder)
+    name, settings = config["builder"], config["settings"]
+    if build is None and name is None:
+        raise ValueError(f"{Path(folder) / CONFIG} does not say how to build the model; give build=")
+    try:
+        model = (find_builder(name) if build is None else build)(**settings)
+    except TypeError as error:
+        raise ValueError(f"the settings in {Path(folder) / CONFIG} do not fit the builder: {error}") from None
+    try:
+        model.load_state_dict(load_weights(Path(folder) / WEIGHTS))
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:200]
+        raise ValueError(f"the weights in {folder} do not fit the model that was built: {first}") from None
+    if name is not None:
+        model.origin = Origin(name, settings)
+    return model.eval()
+
+
+def is_pretrained(folder: Path | str) -> bool:
+    """Was the folder written by ``save_pretrained``?"""
+    return (Path(folder) / CONFIG).is_file()
+
+
+def read_config(folder: Path | str) -> dict[str, Any]:
+    """What config.json says, checked."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        raise ValueError(f"{folder} is not a saved model: it has no {CONFIG}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    if not isinstance(config, dict) or config.get("model_type") != KIND:
+        raise ValueError(f"{path} is of another library: its model_type is not {KIND!r}")
+    if not isinstance(config.get("builder"), str | None) or not isinstance(config.get("settings"), dict):
+        raise ValueError(f"{path} needs a builder (a name or null) and its settings (an object)")
+    return config

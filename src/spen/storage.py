@@ -1,0 +1,34 @@
+"""Tensors in safetensors files: nothing that is read here can run code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["load_weights", "save_weights"]
+
+
+def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """A state dict as a plain safetensors file; the old file stays until the new one is whole."""
+    from safetensors.torch import save_file
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, temporary, metadata=metadata)
+    os.replace(temporary, path)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """A state dict from a plain safetensors file."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as weights: {error}") from None

@@ -1,0 +1,170 @@
+"""Serve the page: on loopback unless told otherwise, out of a temporary folder, without a word to the internet."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from spen.viewer.catalogue import Catalogue
+
+__all__ = ["listen", "make_app", "open_socket", "serve", "staying_inside"]
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+# The page may load from where it came from and from itself (data:, blob:), run its own scripts, and nothing else. What
+# a library of the page would like to fetch elsewhere, the browser refuses.
+POLICY = (
+    "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
+    "style-src 'self' 'unsafe-inline'; connect-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+def serve(folders: Sequence[Path], *, host: str, port: int, browser: bool) -> None:
+    """Show the page until Ctrl-C."""
+    for folder in folders:  # the commonest mistake, answered before seconds of imports
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder; name a run, or a folder with runs below it")
+    with (
+        open_socket(host, port) as listening,
+        tempfile.TemporaryDirectory(prefix="spen-view-") as temporary,
+        staying_inside(Path(temporary)) as uploads,
+    ):
+        try:
+            import gradio  # noqa: F401
+        except ImportError:
+            raise ImportError(
+                "the viewer needs gradio, which is not installed; run `pip install 'spen[viewer]'`"
+            ) from None
+        from spen.viewer.catalogue import Catalogue
+
+        app = make_app(Catalogue(folders), uploads, host)
+        address = _address(host, listening.getsockname()[1])
+        print(f"spen: the page is at {address} (Ctrl-C ends it)", flush=True)
+        if host not in LOOPBACK:
+            print(f"spen: whoever reaches {host} can use it; it has no password", file=sys.stderr, flush=True)
+        if browser:
+            threading.Timer(0.5, webbrowser.open, [address]).start()
+        listen(app, listening)
+
+
+def listen(app: FastAPI, listening: socket.socket) -> None:
+    """Answer requests until Ctrl-C."""
+    import uvicorn
+
+    # An open page holds a stream open; without a limit Ctrl-C would wait for its window to be closed.
+    config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
+    try:
+        uvicorn.Server(config).run(sockets=[listening])
+    except KeyboardInterrupt:
+        return
+
+
+def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1") -> FastAPI:
+    """The page with the headers that keep it to itself; `uploads` is what `staying_inside` gives."""
+    import gradio as gr
+    from fastapi import FastAPI
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+    from spen.viewer.page import MAX_UPLOAD, STYLE, build, theme
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    if host in LOOPBACK[:2]:
+        # A page elsewhere may point its own name at 127.0.0.1; the name gives it away.
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
+    app.add_middleware(_Headers)
+    page = build(catalogue, uploads)
+    # Gradio checks that a path sent to it is that of an upload only once its own `launch` has run, which does not
+    # happen here.
+    page.has_launched = True
+    return gr.mount_gradio_app(
+        app,
+        page,
+        path="/",
+        server_name=host,
+        theme=theme(),
+        css=STYLE,
+        footer_links=[],
+        show_error=False,
+        max_file_size=MAX_UPLOAD,
+        ssr_mode=False,
+        pwa=False,
+        run_history=False,
+        mcp_server=False,
+    )
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens, or one sentence on why there is none."""
+    if not 0 <= port <= 65535:
+        raise ValueError(f"a port is a number from 0 (any that is free) to 65535, not {port}")
+    try:
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((str(place[0]), port), family=family)
+    except socket.gaierror:
+        raise ValueError(f"{host!r} is no address of this machine; --host takes 127.0.0.1, 0.0.0.0 or a name") from None
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise ValueError(f"port {port} is in use; choose another with --port, or 0 for any") from None
+        why = os.strerror(error.errno or 0)
+        raise ValueError(f"cannot listen on {host}:{port} ({why}); choose another --host or --port") from None
+
+
+class _Headers:
+    """Adds headers to every answer and leaves streams alone."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def sent(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                kept = [(k, v) for k, v in message["headers"] if k.lower() not in dict(_HEADERS)]
+                message = {**message, "headers": [*kept, *_HEADERS]}
+            await send(message)
+
+        await self.app(scope, receive, sent if scope["type"] == "http" else send)
+
+
+def _address(host: str, port: int) -> str:
+    shown = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{shown}:{port}"
+
+
+@contextmanager
+def staying_inside(folder: Path) -> Iterator[Path]:
+    """Whatever libraries keep, they keep in the folder, and none of them reports home. Given: where uploads go."""
+    settings = {
+        "GRADIO_ANALYTICS_ENABLED": "False",
+        "GRADIO_TEMP_DIR": str(folder / "uploads"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HOME": str(folder / "hub"),
+        "MPLCONFIGDIR": str(folder / "matplotlib"),
+    }
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield folder / "uploads"
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,143 @@
+"""spen bench: every strategy on a small model of each task, the answer for people and programs, and mistakes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from spen.cli.bench import lines
+from spen.gradients import Exact
+from spen.tasks import bench
+from spen.tasks.bench import Report, Timed, open_model, time_strategies
+from tests.cli.world import spen
+
+STRATEGIES = {"Exact()", "Checkpointed()", "ForwardOverReverse()"}
+
+
+def small(task: str, name: str, *, trained: bool) -> Report:
+    size = (12, 16) if task == "denoising" else None
+    opened = open_model(task, name, batch=2, size=size, device="cpu", trained=trained)
+    return time_strategies(opened.model, opened.x, repeats=1)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "trained"),
+    [("denoising", "foe-3", False), ("denoising", "dp-3", True), ("multilabel", "bibtex-end-to-end", False)],
+)
+def test_every_strategy_is_timed(task: str, name: str, trained: bool) -> None:
+    report = small(task, name, trained=trained)
+    found = {t.strategy: t for t in report.strategies}
+    assert set(found) >= STRATEGIES
+    assert any(strategy.startswith("FiniteDifference") for strategy in found)
+    assert report.batch == 2
+    assert report.memory == "kept for the backward pass"
+    possible = [t for t in report.strategies if t.problem is None]
+    assert all(t.milliseconds is not None and t.milliseconds > 0 for t in possible)
+    fastest = min(possible, key=lambda t: t.milliseconds or 0.0)
+    assert report.fastest == fastest.strategy
+    assert found["Exact()"].error is None
+    assert found["Checkpointed()"].error is not None
+    assert found["Checkpointed()"].error < 1e-4
+
+
+def test_memory_is_what_the_backward_pass_keeps() -> None:
+    found = {t.strategy: t.memory_mib for t in small("denoising", "dp-3", trained=True).strategies}
+    exact, replayed = found["Exact()"], found["Checkpointed()"]
+    assert exact is not None
+    assert replayed is not None
+    assert exact > 20 * replayed  # activations of a network of 32 channels against iterates
+    iterate = 2 * 12 * 16 * 4 / 2**20
+    assert 4 * iterate <= replayed <= 14 * iterate
+
+
+def test_role_labelling_can_be_timed() -> None:
+    opened = open_model("srl", "spen", batch=2, size=None, device="cpu", trained=False)
+    assert opened.x.mask.shape[0] == 2
+    opened.model.minimizer.rule.steps = 2
+    report = time_strategies(opened.model, opened.x, repeats=1)
+    assert report.steps == 2
+    assert {t.strategy for t in report.strategies} >= STRATEGIES
+
+
+def test_tolerance_and_repeats_are_passed_on() -> None:
+    opened = open_model("denoising", "foe-3", batch=1, size=(12, 16), device="cpu", trained=False)
+    report = time_strategies(opened.model, opened.x, tolerance=1e-9, repeats=1)
+    differences = next(t for t in report.strategies if t.strategy.startswith("FiniteDifference"))
+    assert differences.milliseconds is None
+    assert differences.problem is not None
+    assert "away from the exact one" in differences.problem
+    calls = []
+    original = bench.Auto
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench, "Auto", lambda *a, **k: calls.append((a, k)) or original(*a, **k))
+        time_strategies(opened.model, opened.x, tolerance=0.5, repeats=2)
+    assert calls == [((0.5,), {"repeats": 2})]
+
+
+def test_the_models_own_strategy_is_left_alone() -> None:
+    opened = open_model("denoising", "foe-3", batch=1, size=(12, 16), device="cpu", trained=False)
+    own = opened.model.minimizer.gradient = Exact()
+    before = [p.clone() for p in opened.model.parameters()]
+    time_strategies(opened.model, opened.x, repeats=1)
+    assert opened.model.minimizer.gradient is own
+    assert all(torch.equal(a, b) for a, b in zip(before, opened.model.parameters(), strict=True))
+    assert all(p.grad is None for p in opened.model.parameters())
+
+
+def test_the_answer_for_people_puts_the_fastest_first() -> None:
+    timed = (
+        Timed("Exact()", 20.0, 80.0, None, None),
+        Timed("FiniteDifference()", 10.0, 2.0, 7e-4, None),
+        Timed("ForwardOverReverse()", None, None, None, "no forward mode"),
+    )
+    report = Report("FiniteDifference()", "NVIDIA H200", 32, 20, 1e-2, "peak", timed)
+    assert lines("dp-20", report) == [
+        "dp-20, batch 32, 20 steps, on NVIDIA H200: FiniteDifference() is the fastest",
+        "  FiniteDifference()        10.00 ms       2.00 MiB  gradient error 7e-04",
+        "  Exact()                   20.00 ms      80.00 MiB  the reference",
+        "  ForwardOverReverse()  not possible: no forward mode",
+        "  (memory: peak; errors above 0.01 are not considered)",
+    ]
+    assert lines("x", replace(report, steps=1))[0].startswith("x, batch 32, 1 step, ")
+
+
+def test_from_the_command_line() -> None:
+    answer = spen("bench", "dp-3", "--batch", "1", "--size", "12x16", "--repeats", "1", "--json")
+    assert answer.status == 0, answer.err
+    whole = json.loads(answer.out)
+    assert whole["model"] == "dp-3"
+    assert whole["task"] == "denoising"
+    assert whole["steps"] == 3
+    assert whole["fastest"] in {t["strategy"] for t in whole["strategies"]}
+    assert whole["device"] == "cpu" or torch.cuda.is_available()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["nowhere"], "spen: 'nowhere' is no run folder and no model of the package (dp-3"),
+        (["convnet"], "spen: convnet has no descent to differentiate; name a recipe with an energy, dp-3 say"),
+        (["bibtex-feedforward"], "spen: bibtex-feedforward has no descent to differentiate"),
+        (["dp-3", "--size", "96"], "spen: --size takes HxW in pixels, 8x8 or more, as 96x128; not '96'"),
+        (["dp-3", "--size", "4x4"], "spen: --size takes HxW in pixels, 8x8 or more, as 96x128; not '4x4'"),
+        (["bibtex-end-to-end", "--size", "8x8"], "spen: --size is for images; bibtex-end-to-end is a model of multil"),
+        (["dp-3", "--tolerance", "0"], "spen: --tolerance must be larger than 0"),
+        (["dp-3", "--batch", "0"], "spen: invalid value for '--batch'"),
+    ],
+    ids=lambda a: " ".join(a) if isinstance(a, list) else "",
+)
+def test_mistakes_end_in_one_line(arguments: list[str], line: str) -> None:
+    answer = spen("bench", *arguments)
+    assert answer.status == 2
+    assert answer.err.startswith(line), answer.err
+    assert len(answer.err.strip().splitlines()) == 1
+
+
+def test_a_card_that_is_not_there_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answer = spen("bench", "dp-3", "--device", "cuda")
+    assert answer.status == 2
+    assert answer.err.startswith("spen: there is no cuda here")

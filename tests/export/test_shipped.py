@@ -1,0 +1,91 @@
+"""dp-3 and the role labeller as ONNX files, run where there is no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spen.export import TOLERANCE, write
+from spen.export.predictor import named_inputs
+from spen.tasks.denoising.data import Rooms
+from spen.tasks.denoising.predict import load_model
+from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.scoring import observation
+from spen.tasks.exporting import exportable
+from spen.tasks.srl.arcs import ArcCorpus
+from spen.tasks.srl.encoding import encode
+from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.predict import Labeller
+
+RUNNER = Path(__file__).parent / "run_onnx.py"
+
+
+def save_cases(path: Path, cases: Sequence[tuple[Any, torch.Tensor]]) -> None:
+    arrays = {f"{i}/{name}": t.numpy() for i, (x, _) in enumerate(cases) for name, t in named_inputs(x).items()}
+    np.savez(path, **arrays, **{f"{i}/y": y.detach().numpy() for i, (_, y) in enumerate(cases)})
+
+
+def images() -> list[tuple[Observation, torch.Tensor]]:
+    """Parts of a room, alone and as a batch; none has the size that was traced."""
+    whole = observation(Rooms("test", 1).frame(0))
+    one = Observation(*(part[None, :, :60, :80] for part in whole))
+    odd = Observation(*(part[None, :, 5:42, 3:100] for part in whole))
+    four = Observation(*(torch.stack([part[:, k : k + 24, k : k + 32] for k in (0, 50, 100, 150)]) for part in whole))
+    denoise = load_model("dp-3")
+    return [(x, denoise(x)) for x in (one, odd, four)]
+
+
+def sentences() -> list[tuple[Any, torch.Tensor]]:
+    """Batches of parsed sentences: one alone, the longest ones, many of all kinds with padding."""
+    labeller = Labeller.open("srl-grammar")
+    corpus = ArcCorpus(encode(make_corpus(40, seed=3), labeller.data.rules, labeller.data.space))
+    usable = np.flatnonzero(corpus.widest > 0)
+    long = usable[np.argsort(-corpus.predicates[usable], kind="stable")]
+    with torch.no_grad():
+        return [(x, labeller.model(x).output) for x, _ in map(corpus.batch, (usable[:1], long[:4], usable[:20]))]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("onnx")
+    for name, task, cases in (("dp-3", "denoising", images()), ("srl-grammar", "srl", sentences())):
+        write(exportable(name, task), folder / f"{name}.onnx")
+        save_cases(folder / f"{name}.npz", cases)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "axes"), [("dp-3", 4), ("srl-grammar", 4)])
+def test_onnxruntime_agrees_without_torch(files: Path, name: str, axes: int) -> None:
+    command = [sys.executable, str(RUNNER), str(files / f"{name}.onnx"), str(files / f"{name}.npz"), "--forbid"]
+    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert result["torch"] is False
+    assert len(result["differences"]) == 3
+    assert max(result["differences"]) < TOLERANCE
+    assert len({tuple(shape) for shape in result["shapes"]}) == 3
+    assert all(len(shape) == axes for shape in result["shapes"])
+
+
+@pytest.mark.slow
+def test_they_run_in_an_environment_of_numpy_and_onnxruntime_alone(files: Path, tmp_path: Path) -> None:
+    """A fresh environment, as a user of the file would make it; pip needs a package index."""
+    constraints = Path(__file__).parents[2] / "constraints.txt"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
+    python = tmp_path / "fresh" / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "-c", constraints, "onnxruntime", "numpy"]
+    if subprocess.run(install, capture_output=True, check=False).returncode:
+        pytest.skip("pip cannot install onnxruntime here: no package index")
+    listed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True)
+    packages = {line.split("==")[0].lower() for line in listed.stdout.splitlines()}
+    assert not packages & {"torch", "spen", "onnx", "onnxscript"}
+    for name in ("dp-3", "srl-grammar"):
+        command = [python, RUNNER, files / f"{name}.onnx", files / f"{name}.npz"]
+        result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout)
+        assert max(result["differences"]) < TOLERANCE
