@@ -97,7 +97,8 @@ def test_blocks_of_code_parse() -> None:
     """Every ```python block is Python; those of the tutorial and the README are run as well."""
     for page in [*DOCS.rglob("*.md"), ROOT / "README.md"]:
         for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
-            compile(code, str(page), "exec")
+            if "--8<--" not in code:  # an example, put in when the page is built
+                compile(code, str(page), "exec")
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from spen.tasks.multilabel.energy import LabelNetwork, Present, label_energy
 from spen.tasks.multilabel.features import LabelFeatures, LabelMLP, ScoresAsLogits, UnitRows
 from spen.tasks.multilabel.losses import F1AndLog, hamming, soft_f1
 from spen.tasks.multilabel.metrics import THRESHOLDS, TunedExampleF1, scores, tune_threshold
-from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
+from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe, find_recipe
 from spen.tasks.multilabel.recipes import WAYS as SUMMARIES
-from spen.tasks.multilabel.train import train
+from spen.tasks.multilabel.train import evaluate, load_run, train
 from spen.tasks.multilabel.ways import WAYS, as_pairs, on_present
 from spen.testing import check_energy
 from tests.tasks.multilabel.small import small_splits
@@ -143,6 +143,38 @@ def test_recipes_differ_as_they_say() -> None:
         MultilabelRecipe(name="t", way="magic")
     with pytest.raises(ValueError, match='domain must be "box" or "simplex"'):
         MultilabelRecipe(name="t", way="end-to-end", domain="ball")  # type: ignore[arg-type]
+
+
+def test_a_recipe_survives_its_description_and_takes_text() -> None:
+    recipe = RECIPES["bibtex-implicit"]
+    assert MultilabelRecipe.from_description(json.loads(json.dumps(recipe.describe()))) == recipe
+    with pytest.raises(ValueError, match="the run is of task 'srl', not of label sets"):
+        MultilabelRecipe.from_description({"task": "srl"})
+    changed = recipe.with_options(
+        hidden="40x20", radius="none", dropout="0.5", context="false", steps="3", patience="2", domain="box"
+    )
+    assert changed == recipe.with_changes(
+        hidden=(40, 20), radius=None, dropout=0.5, context=False, steps=3, patience=2, domain="box"
+    )
+    for options, sentence in (
+        ({"steps": "x"}, "steps must be a whole number, not 'x'"),
+        ({"dropout": "x"}, "dropout must be a number, not 'x'"),
+        ({"radius": "x"}, "radius must be a number or none, not 'x'"),
+        ({"patience": "x"}, "patience must be a whole number or none, not 'x'"),
+        ({"way": "magic"}, "recipe bibtex-implicit has no option 'way'; it has hidden, radius"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            recipe.with_options(**options)
+    with pytest.raises(ValueError, match="there is no multilabel recipe 'x'; there are bibtex-feedforward"):
+        find_recipe("x")
+
+
+def test_a_run_is_opened_again(tmp_path: Path) -> None:
+    made = train(RECIPES["bibtex-end-to-end"].with_changes(**TINY), tmp_path, splits=small_splits())
+    assert made is not None
+    recipe, model, splits = load_run(tmp_path, small_splits())
+    again = evaluate(recipe, model, splits)
+    assert (again.dev, again.test, again.threshold) == (made[1].dev, made[1].test, made[1].threshold)
 
 
 def test_box_and_simplex_give_the_same_answers() -> None:
