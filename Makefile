@@ -14,7 +14,7 @@ help:            ## what can be made
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,viewer,docs,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,docs,export,viewer,dev]'
 	touch $@
 
 demo: $(VENV)/ready   ## train a denoiser on built-in data: a table and a report with pictures

@@ -13,8 +13,10 @@ import spen
 
 SOURCE = Path(spen.__file__).parent
 CORE = ["energies", "domains", "descent", "objectives", "rounding", "testing"]
-CORE_FILES = ["protocols.py", "model.py", "rules.py", "gradients.py", "trees.py", "positive.py"]
-ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "pytorch_lightning", "typer", "rich", "gradio")
+CORE_FILES = ["protocols.py", "model.py", "builders.py", "pretrained.py", "storage.py"]
+CORE_FILES += ["rules.py", "gradients.py", "trees.py", "positive.py"]
+ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "spen.export")
+ABOVE += ("pytorch_lightning", "typer", "rich", "gradio", "onnx")
 
 
 def _core_modules() -> list[Path]:

@@ -27,10 +27,15 @@ def save_pretrained(model: SPEN, folder: Path | str) -> Path:
     """Write the two files; the builder and its settings are the model's ``origin``."""
     folder = Path(folder)
     origin = model.origin
-    config: dict[str, Any] = {"model_type": KIND, "architectures": ["SPEN"], "spen_version": __version__}
-    config |= {"builder": None, "settings": {}} if origin is None else {"builder": origin.builder}
+    config = {
+        "model_type": KIND,
+        "architectures": ["SPEN"],
+        "spen_version": __version__,
+        "builder": None if origin is None else origin.builder,
+        "settings": {} if origin is None else origin.plain(),
+    }
     try:
-        text = json.dumps(config | ({} if origin is None else {"settings": origin.plain()}), indent=1)
+        text = json.dumps(config, indent=1, ensure_ascii=False)
     except TypeError as error:
         raise ValueError(f"the settings of builder {config['builder']!r} cannot be written as JSON: {error}") from None
     folder.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,10 @@ def chain(domain: Domain, rule: StepRule, **options: object) -> spen.SPEN:
     energy = Linear(lambda f: f.scores) + Chain()
     smooth = EntropySmoothed(energy, 0.5) if type(domain).__name__ == "Simplex" else energy + Pull()
     return spen.SPEN(
-        features=Read(), init=Begin(), energy=smooth, minimizer=spen.Minimizer(domain, rule, **options)  # type: ignore[arg-type]
+        features=Read(),
+        init=Begin(),
+        energy=smooth,
+        minimizer=spen.Minimizer(domain, rule, **options),  # type: ignore[arg-type]
     )
 
 

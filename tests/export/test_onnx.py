@@ -71,7 +71,9 @@ def test_the_file_describes_itself(path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["chain.onnx"], "one file, weights inside"
     session = onnxruntime.InferenceSession(path)
     (x,) = session.get_inputs()
-    assert (x.name, x.shape, x.type) == ("used", ["batch", "length", 3], "tensor(float)"), "what nobody reads is left out"
+    assert (x.name, x.shape, x.type) == ("used", ["batch", "length", 3], "tensor(float)"), (
+        "what nobody reads is left out"
+    )
     (y,) = session.get_outputs()
     assert (y.name, y.shape) == ("y", ["batch", "length", 4])
     assert session.get_modelmeta().custom_metadata_map == {"spen": spen.__version__, "recipe": "r"}
@@ -117,8 +119,32 @@ def test_every_domain_and_rule(domain: Domain, rule: StepRule, tmp_path: Path) -
     check(export_onnx(model, torch.randn(2, 5, 3), tmp_path / "chain.onnx", shapes=SHAPES), model)
 
 
-def test_rules_whose_steps_are_not_alike_are_traced_whole() -> None:
-    assert trace_parts(frozen(chain(Reals(), LBFGS(3))), torch.randn(2, 5, 3), SHAPES) is None
+def test_descents_that_cannot_be_cut_into_equal_steps_are_traced_whole() -> None:
+    x = torch.randn(2, 5, 3)
+
+    def cut(model: spen.SPEN) -> bool:
+        return trace_parts(frozen(model), x, SHAPES) is not None
+
+    class Own(GradientDescent):
+        """A rule derived from a known one may do anything."""
+
+    class Flat(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.flatten(1)
+
+    class Plain(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, str]:
+            return x, "a word"
+
+    assert not cut(chain(Reals(), LBFGS(3))), "its history grows"
+    assert not cut(chain(Reals(), Own(3)))
+    model = chain(Reals(), GradientDescent(3))
+    assert cut(model)
+    model.features, model.init = Flat(), nn.Identity()
+    assert not cut(model), "a size that is a product of sizes"
+    model.features, model.init = Plain(), nn.Linear(3, 4)
+    model.init.forward = lambda features: features[0]  # type: ignore[method-assign]
+    assert not cut(model), "a feature that is no tensor"
 
 
 def test_without_a_descent_it_is_inits_answer(tmp_path: Path) -> None:

@@ -39,7 +39,10 @@ def test_inputs_are_called_by_their_fields() -> None:
         (lambda: Size("n", 0), "size n goes from 0 to None; it must take two values or more"),
         (lambda: Size("n", 4, 4), "size n goes from 4 to 4; it must take two values or more"),
         (lambda: check_shapes({"x": torch.zeros(2)}, {"y": ()}), "there is no input y; there are x"),
-        (lambda: check_shapes({"x": torch.zeros(2)}, {"x": (BATCH, None)}), "x has 1 dimensions, but 2 are given for it"),
+        (
+            lambda: check_shapes({"x": torch.zeros(2)}, {"x": (BATCH, None)}),
+            "x has 1 dimensions, but 2 are given for it",
+        ),
         (
             lambda: check_shapes({"x": torch.zeros(2), "y": torch.zeros(3)}, {"x": (BATCH,), "y": (BATCH,)}),
             "size batch is 2 and 3 in the example",
@@ -78,8 +81,8 @@ def test_sizes_that_the_model_does_not_take_are_told() -> None:
     model = chain(Reals(), GradientDescent(1))
     with pytest.raises(ValueError) as error:
         trace(model, torch.randn(2, 5, 3), shapes={"x": (BATCH, Size("length"))})
-    assert str(error.value) == (
-        'the model cannot be exported for all of these sizes: Size("length", least=3) would do'
-    )
-    with pytest.raises(ValueError, match="the model cannot be exported for all of these sizes: inputs is always 3 in it"):
+    assert str(error.value) == ('the model cannot be exported for all of these sizes: Size("length", least=3) would do')
+    with pytest.raises(
+        ValueError, match="the model cannot be exported for all of these sizes: inputs is always 3 in it"
+    ):
         trace(model, torch.randn(2, 5, 3), shapes={"x": (None, None, Size("inputs"))})

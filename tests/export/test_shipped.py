@@ -82,7 +82,9 @@ def test_they_run_in_an_environment_of_numpy_and_onnxruntime_alone(files: Path, 
     install = [python, "-m", "pip", "install", "--quiet", "-c", constraints, "onnxruntime", "numpy"]
     if subprocess.run(install, capture_output=True, check=False).returncode:
         pytest.skip("pip cannot install onnxruntime here: no package index")
-    listed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
+    )
     packages = {line.split("==")[0].lower() for line in listed.stdout.splitlines()}
     assert not packages & {"torch", "spen", "onnx", "onnxscript"}
     for name in ("dp-3", "srl-grammar"):

@@ -77,13 +77,17 @@ def write(thing: Exportable, path: Path | str, *, compiled: bool = False, checks
             compiled=compiled,
             decompositions=thing.decompositions,
         )
-        run, names, kind = _program(path, compiled), list(named_inputs(x)), "aotinductor" if compiled else "torch.export"
+        run, names, kind = (
+            _program(path, compiled),
+            list(named_inputs(x)),
+            "aotinductor" if compiled else "torch.export",
+        )
     difference = _difference(thing, run, range(1, checks + 1))
     if not difference <= TOLERANCE:
         path.unlink()
         raise RuntimeError(
-            f"the exported file gives other answers than the model, by up to {difference:.1e}, on inputs of other sizes "
-            "than the one that was traced; it has been removed"
+            f"the exported file gives other answers than the model, by up to {difference:.1e}, on inputs of other "
+            "sizes than the one that was traced; it has been removed"
         )
     return Written(path, kind, _described(thing, x, names), difference)
 
@@ -101,10 +105,8 @@ def _onnx(path: Path) -> tuple[Run, list[str]]:
 
 
 def _program(path: Path, compiled: bool) -> Run:
-    if compiled:
-        loaded = torch._inductor.aoti_load_package(str(path))
-    else:
-        loaded = torch.export.load(path).module()
+    loaded: Callable[..., torch.Tensor]
+    loaded = torch._inductor.aoti_load_package(str(path)) if compiled else torch.export.load(path).module()
 
     def run(inputs: dict[str, torch.Tensor]) -> NDArray[Any]:
         with torch.no_grad():

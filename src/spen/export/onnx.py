@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from spen.export.predictor import (
     check_shapes,
     frozen,
     named_inputs,
+    on_cpu,
     trace,
 )
 from spen.export.quiet import quiet
@@ -56,6 +57,7 @@ def export_onnx(
     import onnx_ir as ir
 
     check_exportable(model, descend=descend)
+    x = on_cpu(x)
     inputs = named_inputs(x)
     shapes = dict.fromkeys(inputs, (BATCH,)) if shapes is None else shapes
     check_shapes(inputs, shapes)

@@ -44,17 +44,20 @@ class Parts:
 def trace_parts(model: SPEN, x: Any, shapes: Shapes) -> Parts | None:
     """The parts of a frozen model, or None where its descent cannot be cut into equal steps."""
     rule = model.minimizer.rule
-    if type(rule) not in STEADY:
+    if type(rule) not in STEADY:  # a class derived from one of them may do anything
         return None
+    assert isinstance(rule, STEADY)
     inputs = named_inputs(x)
     start = Start(model, x)
+    with torch.no_grad():
+        first = start(*inputs.values())
+    if not all(isinstance(part, Tensor) for part in first):  # features may hold plain values
+        return None
     given = [shapes.get(name, ()) for name in inputs]
     began = traced(start, list(inputs.values()), given)
     between = output_shapes(began, given)
     if between is None:
         return None
-    with torch.no_grad():
-        first = start(*inputs.values())
     assert start.features is not None
     fixed, rates = start.features.num_leaves, rule.rates().detach()
     # Features come before what moves: torch takes sizes from the first input that has them, and those of the features

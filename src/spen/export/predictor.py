@@ -14,11 +14,23 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from spen import trees
 from spen.descent.minimizer import Minimizer
 from spen.export.quiet import quiet
 from spen.model import SPEN
 
-__all__ = ["BATCH", "Predictor", "Shapes", "Size", "check_exportable", "frozen", "named_inputs", "trace", "traced"]
+__all__ = [
+    "BATCH",
+    "Predictor",
+    "Shapes",
+    "Size",
+    "check_exportable",
+    "frozen",
+    "named_inputs",
+    "on_cpu",
+    "trace",
+    "traced",
+]
 
 
 @dataclass(frozen=True)
@@ -76,6 +88,11 @@ def check_exportable(model: SPEN, *, descend: bool = True) -> None:
         )
 
 
+def on_cpu(x: Any) -> Any:
+    """The same input where a frozen model is."""
+    return trees.tree_map(lambda t: t.detach().cpu(), x)
+
+
 def named_inputs(x: Any) -> dict[str, Tensor]:
     """The tensors of x by name: the fields of a NamedTuple, the keys of a dict; a lone tensor is ``x``."""
     found: dict[str, Tensor] = {}
@@ -93,7 +110,7 @@ def trace(model: SPEN, x: Any, *, shapes: Shapes | None = None, descend: bool = 
     Without ``shapes`` the batch alone is free: the first dimension of every tensor.
     """
     check_exportable(model, descend=descend)
-    inputs = {name: tensor.detach().cpu() for name, tensor in named_inputs(x).items()}
+    inputs = named_inputs(on_cpu(x))
     shapes = dict.fromkeys(inputs, (BATCH,)) if shapes is None else shapes
     check_shapes(inputs, shapes)
     predictor = Predictor(frozen(model), x, descend=descend)

@@ -214,6 +214,8 @@ def load_trained(folder: Path | str) -> Trained:
         return Trained(recipe, spen.SPEN.from_pretrained(folder), build(recipe, find_regime(settings["data"]))[1])
     run = Run.open(folder)
     recipe = _recipe_of(run)
+    if isinstance(recipe.method, Classical):
+        raise ValueError(f"{folder} is a run of {recipe.name}, which has no network to load")
     model, objective = build(recipe, find_regime(run.description()["recipe"]["data"]))
     model.load_state_dict(run.load())
     return Trained(recipe, model, objective)

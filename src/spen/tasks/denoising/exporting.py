@@ -27,12 +27,12 @@ LARGEST = 2**_HALVINGS * (_COARSE - 2)
 
 
 def fill_any_size(image: Tensor, seen: Tensor) -> Tensor:
-    """``fill_pyramid`` as one graph for every size: the recursion above takes more levels for larger images.
+    """``fill_pyramid`` with torch's operations.
 
     Pixels outside of the image are added at the right and below: up to a multiple of 2⁶ first, so that six halvings
-    come out even whatever the size; to 128 after these, so that the other seven have sizes that are known. Below one
-    pixel a level changes nothing. Interpolation is that of the pixels inside alone, (k ∗ p·y) / (k ∗ p), which at the
-    rim is the same as to repeat the last row.
+    come out even whatever the size; to 128 after these, so that the other seven have sizes that are known.
+    Interpolation is that of the pixels inside alone, (k ∗ p·y) / (k ∗ p), which at the rim is the same as to repeat
+    the last row.
     """
     height, width = image.shape[-2:]
     unit = 2**_HALVINGS
@@ -69,8 +69,9 @@ def fill_onnx(image: Any, seen: Any) -> Any:
 
 
 def _fill_onnx(image: Any, seen: Any, levels: int) -> Any:
-    from onnxscript import opset18 as op
+    from onnxscript import opset18
 
+    op: Any = opset18  # its types know no plain lists and numbers, which it takes
     image = op.Mul(image, seen)
     if not levels:
         return image

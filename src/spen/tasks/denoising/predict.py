@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
-import torch
-
 import spen
 from spen.tasks.denoising.experiment import Denoise, Trained, build, denoiser, load_run
 from spen.tasks.denoising.images import GreyImage, list_images, load_image, save_image

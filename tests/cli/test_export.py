@@ -1,0 +1,81 @@
+"""spen export: formats by the name of the file, mistakes in a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import torch
+
+from spen.export import TOLERANCE
+from spen.tasks.multilabel.recipes import find_recipe
+from spen.training import Run
+from tests.cli.world import spen
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def label_sets(folder: Path, recipe: str) -> None:
+    """A run folder whose data is not here."""
+    small = find_recipe(recipe).with_changes(hidden=(8,), network=(8,))
+    run = Run.begin(folder, small.describe(), 0)
+    torch.manual_seed(0)
+    run.save(small.model(20, 5).state_dict())
+
+
+def test_label_sets_become_an_onnx_file(folder: Path) -> None:
+    label_sets(folder / "run", "bibtex-end-to-end")
+    answer = spen("export", "run", "sets.onnx", "--json")
+    assert answer.status == 0, answer.err
+    said = json.loads(answer.out)
+    assert said["format"] == "onnx"
+    assert said["inputs"] == {"x": ["batch", 20]}
+    assert 0 < said["largest_difference"] < TOLERANCE
+    session = onnxruntime.InferenceSession("sets.onnx")
+    assert session.get_outputs()[0].shape == ["batch", 5]
+    assert session.get_modelmeta().custom_metadata_map["recipe"] == "bibtex-end-to-end"
+
+
+def test_a_folder_is_for_from_pretrained_and_serves_as_a_model(folder: Path) -> None:
+    label_sets(folder / "run", "bibtex-feedforward")
+    answer = spen("export", "run", "saved")
+    assert answer.status == 0, answer.err
+    assert answer.out == "saved: pretrained, 0.0 MB\n"
+    answer = spen("export", "saved", "sets.pt2")
+    assert answer.status == 0, answer.err
+    assert answer.out.startswith("sets.pt2: torch.export, 0.")
+    assert "inputs of other sizes are answered as by the model, to " in answer.out
+    assert answer.out.endswith("  x (batch, 20)\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("export dp-3", "missing argument 'file'"),
+        ("export dp-3 model.pb", "model.pb should end in .onnx or .pt2, or in nothing for a folder"),
+        ("export dp-3 model.onnx --compile", "--compile is for a .pt2 file, not for model.onnx"),
+        ("export dp-9 model.onnx", "'dp-9' is neither a run folder nor a model of the package (dp-3"),
+        ("export dp-3 full.onnx", "full.onnx is a folder; give the name of a file"),
+        ("export dp-3 full", "full holds other files (note.txt); give a folder that is empty or new"),
+        ("export full model.onnx", "full is not a run: it has no run.json"),
+        ("export stops model.onnx", "a descent that stops early (RelativeChange(0.0001)) cannot be exported"),
+        ("export strange model.onnx", "strange is a model of 'chess', which cannot be exported"),
+    ],
+)
+def test_mistakes_end_in_one_line(folder: Path, command: str, line: str) -> None:
+    (folder / "full.onnx").mkdir()
+    (folder / "full").mkdir()
+    (folder / "full" / "note.txt").touch()
+    label_sets(folder / "stops", "bibtex-implicit")
+    Run.begin(folder / "strange", {"task": "chess"}, 0)
+    answer = spen(*command.split())
+    assert answer.status == 2, answer
+    assert len(answer.err.strip().splitlines()) == 1, answer.err
+    assert line in answer.err
+    assert not (folder / "model.onnx").exists()
