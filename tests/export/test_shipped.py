@@ -54,27 +54,44 @@ def sentences() -> list[tuple[Any, torch.Tensor]]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("onnx")
-    for name, task, cases in (("dp-3", "denoising", images()), ("srl-grammar", "srl", sentences())):
-        write(exportable(name, task), folder / f"{name}.onnx")
-        save_cases(folder / f"{name}.npz", cases)
-    return folder
+def denoiser(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported("dp-3", "denoising", images(), tmp_path_factory.mktemp("denoiser"))
 
 
-@pytest.mark.parametrize(("name", "axes"), [("dp-3", 4), ("srl-grammar", 4)])
-def test_onnxruntime_agrees_without_torch(files: Path, name: str, axes: int) -> None:
-    command = [sys.executable, str(RUNNER), str(files / f"{name}.onnx"), str(files / f"{name}.npz"), "--forbid"]
-    result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    assert result["torch"] is False
+@pytest.fixture(scope="module")
+def labeller(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported("srl-grammar", "srl", sentences(), tmp_path_factory.mktemp("labeller"))
+
+
+def exported(name: str, task: str, cases: Sequence[tuple[Any, torch.Tensor]], folder: Path) -> Path:
+    """The file, with cases beside it under the same name."""
+    write(exportable(name, task), folder / f"{name}.onnx")
+    save_cases(folder / f"{name}.npz", cases)
+    return folder / f"{name}.onnx"
+
+
+def run(python: Path | str, file: Path, *options: str) -> dict[str, Any]:
+    command = [str(python), str(RUNNER), str(file), str(file.with_suffix(".npz")), *options]
+    result: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert len(result["differences"]) == 3
-    assert max(result["differences"]) < TOLERANCE
     assert len({tuple(shape) for shape in result["shapes"]}) == 3
-    assert all(len(shape) == axes for shape in result["shapes"])
+    assert max(result["differences"]) < TOLERANCE
+    return result
+
+
+def test_the_denoiser_runs_without_torch(denoiser: Path) -> None:
+    assert run(sys.executable, denoiser, "--forbid")["torch"] is False
 
 
 @pytest.mark.slow
-def test_they_run_in_an_environment_of_numpy_and_onnxruntime_alone(files: Path, tmp_path: Path) -> None:
+def test_the_role_labeller_runs_without_torch(labeller: Path) -> None:
+    assert run(sys.executable, labeller, "--forbid")["torch"] is False
+
+
+@pytest.mark.slow
+def test_they_run_in_an_environment_of_numpy_and_onnxruntime_alone(
+    denoiser: Path, labeller: Path, tmp_path: Path
+) -> None:
     """A fresh environment, as a user of the file would make it; pip needs a package index."""
     constraints = Path(__file__).parents[2] / "constraints.txt"
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
@@ -87,7 +104,5 @@ def test_they_run_in_an_environment_of_numpy_and_onnxruntime_alone(files: Path, 
     )
     packages = {line.split("==")[0].lower() for line in listed.stdout.splitlines()}
     assert not packages & {"torch", "spen", "onnx", "onnxscript"}
-    for name in ("dp-3", "srl-grammar"):
-        command = [python, RUNNER, files / f"{name}.onnx", files / f"{name}.npz"]
-        result = json.loads(subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path).stdout)
-        assert max(result["differences"]) < TOLERANCE
+    for file in (denoiser, labeller):
+        assert run(python, file)["torch"] is False
