@@ -172,6 +172,7 @@ def _downloads(folder: Path) -> None:
 def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Stand in the folder, with small rooms, few sentences, and downloads from a folder."""
     from spen.tasks.denoising import download, experiment, sevenscenes
+    from spen.tasks.denoising.data import Rooms
     from spen.tasks.srl import corpora
     from spen.tasks.srl import download as ewt
     from spen.tasks.srl import reproduce as table2
@@ -181,8 +182,9 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.chdir(folder)
     patch.setenv("SPEN_DATA", str(folder / "data"))
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    rooms, few = experiment.open_splits, corpora.builtin_splits
-    patch.setattr(experiment, "open_splits", lambda regime, quick=False: rooms(regime, quick=quick or not regime.needs))
+    opened, few = experiment.open_splits, corpora.builtin_splits
+    rooms = experiment.Splits(Rooms("train", 2), Rooms("dev", 1), Rooms("test", 2))
+    patch.setattr(experiment, "open_splits", lambda regime, **o: opened(regime, **o) if regime.needs else rooms)
     for module in (corpora, table2):
         patch.setattr(module, "builtin_splits", lambda size, **options: few(45, **options))
     mirror = (folder / "mirror").as_uri()
