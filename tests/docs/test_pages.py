@@ -5,17 +5,31 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 MAP = (DOCS / "paper-map.md").read_text(encoding="utf-8")
-PUBLIC = ["energies", "domains", "rules", "gradients", "objectives", "rounding", "training", "sklearn", "testing"]
+PUBLIC = [
+    "energies",
+    "domains",
+    "rules",
+    "gradients",
+    "objectives",
+    "rounding",
+    "training",
+    "sklearn",
+    "export",
+    "testing",
+]
 
 
 def resolve(dotted: str) -> Any:
@@ -99,6 +113,46 @@ def test_blocks_of_code_parse() -> None:
         for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
             if "--8<--" not in code:  # an example, put in when the page is built
                 compile(code, str(page), "exec")
+
+
+def _commands(page: Path) -> Iterator[str]:
+    """Every `spen …` of a page: lines of fenced blocks, and inline code that is whole."""
+    text = page.read_text(encoding="utf-8")
+    for block in re.findall(r"```(?:console|bash)?\n(.*?)```", text, re.DOTALL):
+        yield from re.findall(r"^(?:\$ )?(spen [^#\n]*)", block, re.MULTILINE)
+    yield from re.findall(r"`(spen [^`\n]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def _refused(command: Any, path: list[str], words: list[str]) -> list[str]:
+    """What the parser has against a call; a page may speak of a command without all that it needs."""
+    try:
+        command.make_context(" ".join(path), words)
+    except Exception as error:
+        return [] if type(error).__name__ in ("MissingParameter", "NoArgsIsHelpError") else [str(error)]
+    return []
+
+
+def test_commands_in_the_pages_are_spelled_as_the_program_has_them() -> None:
+    """Every command, argument and option that a page shows is parsed; what they do is tested elsewhere."""
+    from spen.cli.app import app
+
+    root = typer.main.get_command(app)
+    count, problems = 0, list[str]()
+    for page in [*DOCS.glob("*.md"), ROOT / "README.md"]:
+        for line in _commands(page):
+            words = shlex.split(line)[1:]
+            if "…" in line or "..." in line or "COMMAND" in line or words[0].startswith("--"):
+                continue
+            command: Any = root
+            path = ["spen"]
+            while hasattr(command, "commands") and words:
+                assert words[0] in command.commands, f"{page.name}: {line}"
+                command = command.commands[words[0]]
+                path.append(words.pop(0))
+            problems += [f"{page.name}: {line}: {problem}" for problem in _refused(command, path, words)]
+            count += 1
+    assert count > 40
+    assert problems == []
 
 
 @pytest.fixture(scope="module")

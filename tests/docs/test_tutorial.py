@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-SIZE, SMALL = "GRIDS, EPOCHS = 3000, 4", "GRIDS, EPOCHS = 300, 16"
+SIZE, SMALL = "GRIDS, EPOCHS = 3000, 4", "GRIDS, EPOCHS = 300, 20"
 SCRIPT = runpy.run_path(str(DOCS / "scripts" / "tutorial.py"))
 PAGE = (DOCS / "tutorial.md").read_text(encoding="utf-8")
 
