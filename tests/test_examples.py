@@ -51,7 +51,7 @@ def test_denoise_image(tmp_path: Path) -> None:
 
 
 def test_label_sets(tmp_path: Path) -> None:
-    printed = _run("label_sets", tmp_path, updates=160)
+    printed = _run("label_sets", tmp_path, updates=200)
     alone, energy = ([float(v) for v in re.findall(r"([\d.]+)%", line)] for line in printed.splitlines())
     assert energy[0] > alone[0], "whole sets right"
     assert energy[1] > alone[1] + 5, "sets that exist"
