@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.encoding import encode
 from spen.tasks.srl.grammar import make_corpus
 from spen.tasks.srl.predict import Labeller
+from tests.cli.world import CONLLU
 
 RUNNER = Path(__file__).parent / "run_onnx.py"
 
@@ -81,6 +83,33 @@ def run(python: Path | str, file: Path, *options: str) -> dict[str, Any]:
 
 def test_the_denoiser_runs_without_torch(denoiser: Path) -> None:
     assert run(sys.executable, denoiser, "--forbid")["torch"] is False
+
+
+def blocks() -> list[str]:
+    page = Path(__file__).parents[2] / "docs" / "export.md"
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_page_shows_how_to_denoise(denoiser: Path, tmp_path: Path) -> None:
+    (tmp_path / "dp-3.onnx").symlink_to(denoiser)
+    frame = Rooms("test", 1).frame(0)
+    np.save(tmp_path / "depth.npy", (4000 * frame.noisy[0] * frame.valid[0]).numpy())
+    (code,) = (block for block in blocks() if "depth.npy" in block)
+    assert len(code.strip().splitlines()) <= 10
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    clean = torch.from_numpy(np.load(tmp_path / "clean.npy")) / 4000
+    expected = load_model("dp-3")(Observation(*(part[None] for part in observation(frame))))[0, 0]
+    torch.testing.assert_close(clean, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_the_page_shows_how_to_label(labeller: Path, tmp_path: Path) -> None:
+    (tmp_path / "srl-grammar.onnx").symlink_to(labeller)
+    (tmp_path / "sentences.conllu").write_text(CONLLU, encoding="utf-8")
+    encode_them, label_them = (block for block in blocks() if "batch.npz" in block)
+    subprocess.run([sys.executable, "-c", encode_them], cwd=tmp_path, check=True)
+    found = subprocess.run([sys.executable, "-c", label_them], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert found.stdout.splitlines() == ["0 0 [0 1] A0", "0 0 [2 4] A1"]
 
 
 @pytest.mark.slow

@@ -100,7 +100,7 @@ def exportable(name: str) -> Exportable:
         metadata={
             "task": "denoising",
             "recipe": trained.recipe.name,
-            "image": "readings as float32, scaled so that 1 is the largest; 0 in holes",
+            "image": "depth divided by 4000 mm, or grey values by 255",
             "seen": "1 where there is a reading, 0 in a hole",
             "y": "the image without noise, holes filled",
         },
