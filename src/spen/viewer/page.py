@@ -21,9 +21,10 @@ _HEAD = (
     '<div class="masthead"><h1>spen</h1><p>An answer is found by descending an energy. '
     "Choose an image or a sentence, run, and move the slider to see how.</p></div>"
 )
-# One descent at a time, whoever asks for it; what is cheap does not wait for one.
+# One descent at a time, whoever asks for it. What is cheap does not join the queue at all: queued requests are answered
+# over a stream that is closed after the last answer, and a request that joins while it closes can lose its own.
 _DESCENT: dict[str, Any] = {"concurrency_id": "descent", "concurrency_limit": 1, "api_visibility": "private"}
-_LIGHT: dict[str, Any] = {"concurrency_limit": 8, "api_visibility": "private", "show_progress": "hidden"}
+_LIGHT: dict[str, Any] = {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
 
 
 def theme() -> gr.themes.Base:
@@ -76,7 +77,7 @@ def _denoising(desk: Desk) -> list[gr.components.Component]:
                 label="Noise to add",
                 elem_id="noise",
             )
-            strength = gr.Slider(0, most, begin, step=0.01, label="Strength", info=what)
+            strength = gr.Slider(0, most, begin, step=0.01, label="Strength", info=what, elem_id="strength")
             first = gr.Dropdown(titles, value=names[0], label="System", elem_id="first")
             second = gr.Dropdown([("nothing", NOBODY), *titles], value="tv", label="Compare with", elem_id="second")
             run = gr.Button("Run", variant="primary", elem_id="denoise")
