@@ -56,7 +56,7 @@ def expect(line: str, *arguments: str) -> None:
         ("train local --data moon", "there is no data set 'moon' for role labelling; there are builtin, ewt, or a fol"),
         ("train bibtex-end-to-end --data moon", "no multilabel/moon.npz under"),
         ("train dp-3 --set steps", "--set takes KEY=VALUE, not 'steps'"),
-        ("train dp-3 --set stops=3", "recipe dp-3 has no option 'stops'; it has batch_size, batches, blind"),
+        ("train dp-3 --set stops=3", "recipe dp-3 has no option 'stops'; it has average, batch_size, batches, blind"),
         ("train dp-3 --set steps=few", "steps must be a int, not 'few'"),
         ("train local --set stops=3", "'stops=3' changes nothing: write key=value with a key of templates, encoder"),
         ("train bibtex-end-to-end --set stops=3", "recipe bibtex-end-to-end has no option 'stops'; it has hidden, ra"),

@@ -78,9 +78,10 @@ def _table1(
     seconds: float | None,
     as_json: bool,
 ) -> dict[str, Any]:
-    from spen.tasks.denoising.recipes import RECIPES, find_recipe, find_regime
+    from spen.tasks.denoising.recipes import RECIPES, expand_rows, find_recipe, find_regime
 
     find_regime(data)
+    rows = expand_rows(rows)
     for row in rows:
         find_recipe(row)
     check_device(accelerator)

@@ -81,7 +81,8 @@ def train(
 def _denoising(order: Order) -> Trained | None:
     from spen.tasks.denoising.recipes import find_recipe, find_regime
 
-    recipe, regime = find_recipe(order.recipe).with_options(**order.settings), find_regime(order.data)
+    regime = find_regime(order.data)
+    recipe = find_recipe(order.recipe, order.data).with_options(**order.settings)
     check_device(order.accelerator)
     with working("opening the data"):
         from spen.tasks.denoising.experiment import train  # torch comes after the user's mistakes

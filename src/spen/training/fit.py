@@ -183,7 +183,8 @@ class _Keeper(pl.Callback):
         self.best, self.best_epoch, self.seconds = (state_dict[k] for k in ("best", "best_epoch", "seconds"))
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._finished(trainer.current_epoch - 1):
+        assert isinstance(pl_module, StageModule)
+        if self._finished(trainer.current_epoch - 1, pl_module):
             trainer.should_stop = True  # killed between the last state and the mark that the stage is done
         self._began = time.monotonic()
 
@@ -195,7 +196,7 @@ class _Keeper(pl.Callback):
         if not math.isnan(score) and (self.best is None or (score > self.best if self.higher else score < self.best)):
             self.best, self.best_epoch = score, epoch
             if trainer.is_global_zero:
-                self._unwritten = {k: v.detach().clone() for k, v in pl_module.model.state_dict().items()}
+                self._unwritten = pl_module.scored()
         if trainer.is_global_zero:
             loss = float(torch.stack(pl_module.losses).mean())
             entry = {
@@ -215,7 +216,7 @@ class _Keeper(pl.Callback):
         pl_module.reports.clear()
         if self.best is None:
             raise RuntimeError(f"the development score of stage {self.stage.name!r} is not a number in epoch {epoch}")
-        if self._finished(epoch):
+        if self._finished(epoch, pl_module):
             trainer.should_stop = True
         elif time.monotonic() > self.deadline and epoch + 1 < self.stage.epochs:
             self.out_of_time = trainer.should_stop = True
@@ -238,7 +239,9 @@ class _Keeper(pl.Callback):
             save_weights(self._unwritten, self.run.best(self.number))
             self._unwritten = None
 
-    def _finished(self, epoch: int) -> bool:
+    def _finished(self, epoch: int, module: StageModule) -> bool:
+        if module.box is not None and module.box.over and self.best is not None:
+            return True
         patience = self.stage.patience
         return patience is not None and self.best is not None and epoch - self.best_epoch >= patience
 

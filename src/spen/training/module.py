@@ -13,9 +13,11 @@ from torchmetrics import Metric
 
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
+from spen.training.averaging import WeightAverage
 from spen.training.health import Vitals, explain_non_finite, term_gradients
 from spen.training.sources import Source, stream
 from spen.training.stages import Stage
+from spen.training.timebox import TimeBox
 
 
 class _Epoch:
@@ -64,6 +66,8 @@ class StageModule(pl.LightningModule):
         self._trajectory: Trajectory | None = None
         self._hook = model.minimizer.register_forward_hook(self._see)
         self._free = stage.trained(model)
+        self.average = WeightAverage(self._free, stage.average) if stage.average else None
+        self.box = TimeBox(stage.seconds) if stage.seconds is not None else None
 
     def teardown(self, stage: str) -> None:
         self._hook.remove()
@@ -71,6 +75,18 @@ class StageModule(pl.LightningModule):
     def setup(self, stage: str) -> None:
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(name in self._free)
+
+    def on_train_start(self) -> None:
+        if self.box is not None:
+            self.box.begin()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        parts = {"average": self.average, "box": self.box}
+        checkpoint["spen"] = {name: part.state_dict() for name, part in parts.items() if part is not None}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        for name, state in checkpoint.get("spen", {}).items():
+            getattr(self, name).load_state_dict(state)
 
     def train_dataloader(self) -> Any:
         return _Epoch(self.sources[0], self.current_epoch, self.trainer.global_rank, self.trainer.world_size)
@@ -110,6 +126,14 @@ class StageModule(pl.LightningModule):
         if self.vitals_every and self.global_step % self.vitals_every == 0:
             self.reports += self.vitals.observe(term_gradients(self.model, self._batch[0]))
 
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.average is not None:
+            self.average.update()
+        if self.box is not None:
+            self.box.tick()
+            if self.box.over:
+                self.trainer.should_stop = True  # Lightning scores the development set before it stops
+
     @staticmethod
     def _fused(optimizer: Any) -> bool:
         return bool(optimizer.param_groups[0].get("fused"))
@@ -125,6 +149,19 @@ class StageModule(pl.LightningModule):
 
     def _see(self, minimizer: nn.Module, arguments: Any, trajectory: Trajectory) -> None:
         self._trajectory = trajectory
+
+    def scored(self) -> dict[str, Tensor]:
+        """A copy of the weights that the development set has scored."""
+        weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+        return {**weights, **{name: m.clone() for name, m in self.average.means.items()}} if self.average else weights
+
+    def on_validation_start(self) -> None:
+        if self.average is not None:
+            self.average.swap()
+
+    def on_validation_end(self) -> None:
+        if self.average is not None:
+            self.average.swap()
 
     def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
         x, target = batch
@@ -150,8 +187,9 @@ class StageModule(pl.LightningModule):
         total = stage.epochs * self.sources[0].count(self.trainer.world_size)
 
         def factor(update: int) -> float:
+            done = max(update / total, 0.0 if self.box is None else self.box.progress)
             rise = min(1.0, (update + 1) / stage.warmup) if stage.warmup else 1.0
-            fall = stage.decay_to + (1 - stage.decay_to) * 0.5 * (1 + math.cos(math.pi * min(1.0, update / total)))
+            fall = stage.decay_to + (1 - stage.decay_to) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
             return rise * fall
 
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)

@@ -23,6 +23,9 @@ class Stage:
     and those of a loss that is itself tiny (an error of 1e-4, behind a small weight and a small rate) are.
     ``keep_start`` lets the best model of the stage before, by the score it had there, win over every epoch of this
     one: a stage that only overfits then changes nothing. The two stages must be scored alike.
+    ``average`` > 0 scores and keeps an exponential mean of the weights with this decay in their place. ``seconds``
+    ends the stage when that much time has been spent on it (scoring included) and stretches the schedule of the
+    learning rate over them; ``epochs`` still ends it if they come first.
     """
 
     name: str
@@ -37,6 +40,8 @@ class Stage:
     weight_decay: float = 0.0
     epsilon: float = 1e-8
     keep_start: bool = False
+    average: float = 0.0
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or not self.learning_rate > 0:
@@ -48,6 +53,10 @@ class Stage:
             raise ValueError(f"stage {self.name!r}: epsilon must be positive, not {self.epsilon}")
         if not 0 < self.decay_to <= 1:
             raise ValueError(f"stage {self.name!r}: decay_to must lie in (0, 1], not {self.decay_to}")
+        if not 0 <= self.average < 1:
+            raise ValueError(f"stage {self.name!r}: average must lie in [0, 1), not {self.average}")
+        if self.seconds is not None and not self.seconds > 0:
+            raise ValueError(f"stage {self.name!r}: seconds must be positive, not {self.seconds}")
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters this stage moves, by name. A pattern that matches nothing is a mistake."""
@@ -97,6 +106,8 @@ def joint(
     warmup: int = 0,
     decay_to: float = 1.0,
     epsilon: float = 1e-8,
+    average: float = 0.0,
+    seconds: float | None = None,
 ) -> Stage:
     """Train everything."""
     return Stage(
@@ -109,4 +120,6 @@ def joint(
         warmup=warmup,
         decay_to=decay_to,
         epsilon=epsilon,
+        average=average,
+        seconds=seconds,
     )

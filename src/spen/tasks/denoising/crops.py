@@ -89,6 +89,22 @@ def _turned(part: Tensor, where: Window) -> Tensor:
     return part.transpose(-2, -1) if where.transposed else part
 
 
+def pixel_indices(
+    places: list[Window], size: tuple[int, int], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:  # each broadcasts to (count, *size)
+    """Row and column, in its frame, of every pixel of every crop: turning a crop over only reorders them."""
+    steps = [torch.arange(length) for length in size]
+    rows = torch.stack([p.top + (steps[0].flip(0) if -2 in p.axes else steps[0]) for p in places]).to(device)
+    columns = torch.stack([p.left + (steps[1].flip(0) if -1 in p.axes else steps[1]) for p in places]).to(device)
+    if not any(p.transposed for p in places):
+        return rows[:, :, None], columns[:, None]
+    transposed = torch.tensor([p.transposed for p in places], device=device)[:, None, None]
+    return (
+        torch.where(transposed, rows[:, None], rows[:, :, None]),
+        torch.where(transposed, columns[:, :, None], columns[:, None]),
+    )
+
+
 class Crops:
     """Random crops of a set of frames; `batch(epoch, first, count)` depends on its arguments and the seed alone.
 
@@ -105,11 +121,16 @@ class Crops:
         fresh_noise: bool = False,
         memory: int = 512,
         device: str = "cpu",
+        sigma: float = 0.0,
     ) -> None:
-        """`fresh_noise` draws simulated noise anew each epoch; `memory` is how many frames are kept decoded."""
+        """`fresh_noise` draws simulated noise anew each epoch; `memory` is how many frames are kept decoded.
+
+        `sigma` > 0 gives every batch Gaussian noise of its own, of sigma / 255, in place of what the frames came with:
+        a net that meets the same noise again and again learns it by heart.
+        """
         self.frames, self.size, self.seed = frames, size, seed
         self.flips, self.fresh_noise = flips, fresh_noise
-        self.memory, self.device = memory, torch.device(device)
+        self.memory, self.device, self.sigma = memory, torch.device(device), sigma
         self._kept: dict[tuple[int, int], Frame] = {}
         self._stacked: Tensor | None = None  # (N, 6, H, W), once every frame is there
         self._integrals: list[NDArray[np.int32]] = []
@@ -131,13 +152,22 @@ class Crops:
         indices = range(first, first + count)
         if not self._stackable():
             crops = [self.crop(epoch, index) for index in indices]
-            return Frame(*(torch.stack(column).to(self.device) for column in zip(*crops, strict=True)))
+            frame = Frame(*(torch.stack(column).to(self.device) for column in zip(*crops, strict=True)))
+            return self._noised(frame, epoch, first)
         which = [crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices]
         places = [
             window(self._integrals[w], self.seed, epoch, index, self.size, self.flips)
             for w, index in zip(which, indices, strict=True)
         ]
-        return self._gathered(which, places)
+        return self._noised(self._gathered(which, places), epoch, first)
+
+    def _noised(self, frame: Frame, epoch: int, first: int) -> Frame:
+        if not self.sigma:
+            return frame
+        state = np.random.SeedSequence([self.seed, epoch, first, 2]).generate_state(1, np.uint64)[0]
+        generator = torch.Generator(self.device).manual_seed(int(state >> np.uint64(1)))
+        noise = torch.randn(frame.truth.shape, generator=generator, device=self.device)
+        return frame._replace(noisy=frame.truth + self.sigma / 255 * noise)
 
     def _stackable(self) -> bool:
         if self._stacked is not None:
@@ -157,16 +187,11 @@ class Crops:
         height, width = self.size
         corners = [(w, p.top, p.left) for w, p in zip(which, places, strict=True)]
         if self.device.type == "cpu":
-            cropped = torch.stack([self._stacked[w, :, t : t + height, c : c + width] for w, t, c in corners], 1)
+            pieces = [self._stacked[w, :, t : t + height, c : c + width] for w, t, c in corners]
+            cropped = torch.stack([_turned(piece, p) for piece, p in zip(pieces, places, strict=True)], 1)
         else:  # one launch instead of one for each crop
-            which_, tops, lefts = torch.tensor(corners).T.contiguous().to(self.device, non_blocking=True)
-            rows = tops[:, None] + torch.arange(height, device=self.device)
-            columns = lefts[:, None] + torch.arange(width, device=self.device)
-            cropped = self._stacked.transpose(0, 1)[:, which_[:, None, None], rows[:, :, None], columns[:, None]]
+            which_ = torch.tensor(which, device=self.device)[:, None, None]
+            cropped = self._stacked.transpose(0, 1)[:, which_, *pixel_indices(places, self.size, self.device)]
         parts = cropped.unsqueeze(2)  # (6, count, 1, *size)
-        if self.flips:
-            turned = [torch.stack([_turned(c, p) for c, p in zip(part, places, strict=True)]) for part in parts]
-        else:
-            turned = list(parts)
-        noisy, valid, truth, scored, surface, hole = (part.contiguous() for part in turned)
+        noisy, valid, truth, scored, surface, hole = (part.contiguous() for part in parts)
         return Frame(noisy, valid > 0, truth, scored > 0, surface > 0, hole > 0)

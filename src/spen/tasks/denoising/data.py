@@ -24,6 +24,9 @@ CLEAN_UNITS_PER_MM = 2.0
 
 CROP = (96, 128)
 
+GREY_SIGMA = 25.0
+"""Noise of the grey images, in units of 1/255."""
+
 
 class Frame(NamedTuple):
     """One image, or a batch of them; masks are bool."""
@@ -162,7 +165,7 @@ class SimulatedSensor:
 class GreyImages:
     """y = x + σ·n: the grey images of a folder with Gaussian noise of standard deviation `sigma` / 255, not clipped."""
 
-    def __init__(self, folder: str | Path, sigma: float = 25.0, seed: int = 0) -> None:
+    def __init__(self, folder: str | Path, sigma: float = GREY_SIGMA, seed: int = 0) -> None:
         if sigma < 0:
             raise ValueError(f"sigma is {sigma} but must not be negative; it is in units of 1/255")
         self.paths, self.sigma, self.seed = list_images(folder), sigma, seed

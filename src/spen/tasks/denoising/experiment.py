@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,14 +22,16 @@ from spen.pretrained import is_pretrained, read_config
 from spen.protocols import Objective
 from spen.rules import GradientDescent
 from spen.tasks.denoising.crops import Crops
-from spen.tasks.denoising.data import DepthPairs, Frames, GreyImages, Rooms, SimulatedSensor
+from spen.tasks.denoising.data import GREY_SIGMA, DepthPairs, Frames, GreyImages, Rooms, SimulatedSensor
+from spen.tasks.denoising.kept import KeptFrames
 from spen.tasks.denoising.metrics import hole_rmse_mm, mean_over_frames, psnr
 from spen.tasks.denoising.priors import DataTerm, Observation
 from spen.tasks.denoising.recipes import Classical, Network, Recipe, Regime, System, find_recipe, find_regime
 from spen.tasks.denoising.scoring import PSNR, CropSource, FrameSource, masked_squared_error, observation
-from spen.tasks.denoising.systems import build_model, build_objective
+from spen.tasks.denoising.systems import DenoiserPretraining, build_model, build_objective
+from spen.tasks.denoising.unet import UNetDenoiser
 from spen.tasks.locations import find_data
-from spen.training import Run, fit, joint
+from spen.training import Run, Stage, fit, joint
 
 Denoise = Callable[[Observation], Tensor]
 
@@ -43,25 +45,36 @@ class Splits:
     test: Frames
 
 
-def open_splits(regime: Regime, *, quick: bool = False) -> Splits:
-    """The frames of a data set; ``quick`` takes a few of them, for a demonstration."""
+SPLIT_NAMES = ("train", "dev", "test")
+
+
+def open_splits(regime: Regime, *, quick: bool = False, cache: Path | str | None = None) -> Splits:
+    """The frames of a data set; ``quick`` takes a few of them, for a demonstration. ``cache`` may hold them ready."""
+    kept = [] if cache is None else [kept_path(cache, name, quick) for name in SPLIT_NAMES]
+    if kept and all(path.exists() for path in kept):
+        return Splits(*map(KeptFrames, kept))
     if regime.name == "rooms":
         counts = (24, 4, 6) if quick else (200, 40, 100)
-        return Splits(*(Rooms(split, n) for split, n in zip(("train", "dev", "test"), counts, strict=True)))
+        return Splits(*(Rooms(split, n) for split, n in zip(SPLIT_NAMES, counts, strict=True)))
     assert regime.needs is not None
     folder = find_data(*regime.needs.split("/"))
     every = (8, 8, 20) if quick else (1, 2, 1)
     if regime.name == "gaussian":
         # Every twentieth training image is kept apart to choose by; set12 is looked at once.
         images = GreyImages(folder)
-        kept = [i for i in range(len(images)) if i % 20]
+        chosen = [i for i in range(len(images)) if i % 20]
         apart = [i for i in range(len(images)) if not i % 20]
         test = GreyImages(find_data("denoising", "set12"), seed=1)
-        return Splits(Subset(images, kept[:: every[0]]), Subset(images, apart), test)
-    pairs = [DepthPairs(folder, s, every=e) for s, e in zip(("train", "dev", "test"), every, strict=True)]
+        return Splits(Subset(images, chosen[:: every[0]]), Subset(images, apart), test)
+    pairs = [DepthPairs(folder, s, every=e) for s, e in zip(SPLIT_NAMES, every, strict=True)]
     if regime.name == "redkitchen":
         return Splits(*pairs)
     return Splits(*(SimulatedSensor(p, seed=k) for k, p in enumerate(pairs)))
+
+
+def kept_path(cache: Path | str, split: str, quick: bool) -> Path:
+    """Where the frames of a split are kept for many processes."""
+    return Path(cache) / f"{split}{'-quick' if quick else ''}.safetensors"
 
 
 class Subset:
@@ -104,8 +117,18 @@ def rebuild(recipe: str, data: str, options: dict[str, Any]) -> spen.SPEN:
 def _network(method: Network, scale: float) -> nn.Module:
     from spen.tasks.denoising.baselines import ConvNet, ProximalNet
 
+    if method.kind == "unet":
+        return UNetDenoiser(method.width, scale=method.gain * scale, precision=torch.bfloat16)
     if method.kind == "convnet":
-        return ConvNet(width=method.width, depth=method.depth, size=method.size, residual=method.residual, scale=scale)
+        return ConvNet(
+            width=method.width,
+            depth=method.depth,
+            size=method.size,
+            residual=method.residual,
+            blind=method.blind,
+            mask=method.mask,
+            scale=scale,
+        )
     return ProximalNet(filters=method.width, size=method.size, iterations=method.iterations, scale=scale)
 
 
@@ -120,34 +143,32 @@ def train(
     devices: int = 1,
     progress: bool | None = None,
     seconds: float | None = None,
+    cache: Path | str | None = None,
 ) -> Run | None:
     """Train into a run folder; None if ``seconds`` ran out before the end (call again to go on)."""
-    splits = open_splits(regime, quick=quick)
+    splits = open_splits(regime, quick=quick, cache=cache)
     description = {**recipe.describe(), "data": regime.name, "quick": quick}
     if isinstance(recipe.method, Classical):
-        return _fit_classical(recipe.method, splits, Run.begin(out, description, seed), regime)
+        return _fit_classical(recipe.method, splits, Run.begin(out, description, seed), regime, seed)
     torch.manual_seed(seed)
     model, objective = build(recipe, regime)
     schedule = recipe.schedule
-    stage = joint(
-        objective,
-        epochs=max(1, schedule.batches // schedule.per_epoch),
-        learning_rate=schedule.learning_rate,
-        warmup=schedule.warmup,
-        decay_to=schedule.decay_to,
-        clip=schedule.clip,
-        epsilon=schedule.epsilon,
-    )
     on_gpu = accelerator != "cpu" and devices == 1 and torch.cuda.is_available()
+    gaussian = regime.name == "gaussian"
     crops = Crops(
-        splits.train, schedule.crop, seed=seed, flips=regime.name == "gaussian", device="cuda" if on_gpu else "cpu"
+        splits.train,
+        schedule.crop,
+        seed=seed,
+        flips=gaussian,  # a sensor's shadows fall to one side, so depth is left as it is
+        sigma=GREY_SIGMA if gaussian else 0.0,
+        device="cuda" if on_gpu else "cpu",
     )
     source = CropSource(crops, schedule.batch_size, min(schedule.per_epoch, schedule.batches))
     return fit(
         model,
-        [stage],
+        stages_of(recipe, objective),
         source,
-        FrameSource(splits.dev, 1 if regime.name == "gaussian" else 4),
+        FrameSource(splits.dev, 4),
         PSNR(),
         out=out,
         seed=seed,
@@ -159,7 +180,42 @@ def train(
     )
 
 
-def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime) -> Run:
+def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
+    """Everything together; for the energy of a denoiser, the denoiser first."""
+    schedule = recipe.schedule
+    whole = joint(
+        objective,
+        epochs=max(1, schedule.batches // schedule.per_epoch),
+        learning_rate=schedule.learning_rate,
+        warmup=schedule.warmup,
+        decay_to=schedule.decay_to,
+        clip=schedule.clip,
+        epsilon=schedule.epsilon,
+        average=schedule.average,
+        seconds=schedule.seconds or None,
+    )
+    share = schedule.pretrain
+    if not share:
+        return [whole]
+    if not isinstance(recipe.method, System) or recipe.method.prior != "unet":
+        raise ValueError(f"pretrain is for the energy of a denoiser (prior=unet), which {recipe.name} is not")
+    if not 0 < share < 1:
+        raise ValueError(f"pretrain is a share of training between 0 and 1, not {share}")
+
+    def part(stage: Stage, share: float) -> Stage:
+        seconds = None if whole.seconds is None else share * whole.seconds
+        return replace(stage, epochs=max(1, round(share * whole.epochs)), seconds=seconds)
+
+    first = replace(
+        whole,
+        name="pretrain",
+        objective=DenoiserPretraining(masked_squared_error),
+        learning_rate=schedule.pretrain_rate,
+    )
+    return [part(first, share), part(whole, 1 - share)]
+
+
+def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, seed: int) -> Run:
     """Choose the one number of a classical method by the development set, or grow the forest."""
     from spen.tasks.denoising import baselines
 
@@ -169,7 +225,7 @@ def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime) 
         target = run.folder / "forest.safetensors"
         if not target.exists():
             frames = [splits.train.frame(i) for i in range(len(splits.train))]
-            baselines.FilterForest.fit(frames).save(target)
+            baselines.FilterForest.fit(frames, seed=seed).save(target)
     elif not path.exists():
         candidates: Any
         if method.kind == "tv":
@@ -225,9 +281,9 @@ def _recipe_of(run: Run) -> Recipe:
     description = run.description()["recipe"]
     if description.get("task") != "denoising":
         raise ValueError(f"{run.folder} is a run of the task {description.get('task')!r}, not of denoising")
-    return find_recipe(description["name"]).with_options(
-        **{k: v for part in ("method", "schedule") for k, v in description[part].items() if not isinstance(v, list)}
-    )
+    recipe = find_recipe(description["name"])
+    options = {k: v for part in ("method", "schedule") for k, v in description[part].items()}
+    return recipe.with_options(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
 
 
 def denoiser(model: spen.SPEN, objective: Objective, device: str = "cpu") -> Denoise:

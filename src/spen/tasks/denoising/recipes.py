@@ -8,8 +8,19 @@ from typing import Any, Literal
 PriorName = Literal["foe", "deep", "convex", "unet"]
 ObjectiveName = Literal["end-to-end", "hinge"]
 GradientName = Literal[
-    "auto", "exact", "checkpointed", "finite-difference", "forward-over-reverse", "compiled", "compiled-bf16"
+    "auto",
+    "exact",
+    "checkpointed",
+    "finite-difference",
+    "forward-over-reverse",
+    "compiled",
+    "compiled-bf16",
+    "written",
+    "written-bf16",
 ]
+
+
+_GAIN = 10.0  # a U-Net's SiLU bends near 1, a softplus of temperature 25 near 0.1: its s is so many times the scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +44,7 @@ class System:
     width: int = 32
     size: int = 7
     blind: bool = True
+    gain: float = _GAIN
     gradient: GradientName = "compiled"
 
 
@@ -40,12 +52,15 @@ class System:
 class Network:
     """A feed-forward predictor trained with the same loss: ``kind`` names it, width and depth size it."""
 
-    kind: Literal["convnet", "proximal"]
+    kind: Literal["convnet", "proximal", "unet"]
     width: int = 32
     depth: int = 2
     size: int = 7
     residual: bool = True
+    blind: bool = True
+    mask: bool = True
     iterations: int = 5
+    gain: float = _GAIN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +72,14 @@ class Classical:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How a system is trained: batches of random crops, Adam with warm-up and a cosine, the best epoch on dev kept."""
+    """How a system is trained: batches of random crops, Adam with warm-up and a cosine, the best epoch on dev kept.
+
+    ``seconds`` > 0 ends training when they are spent, with the whole of the cosine fitted to them, if the batches have
+    not come to an end before. ``average`` > 0 scores and keeps an exponential mean of the weights with this decay.
+    ``pretrain`` is the share of batches and seconds in which the net of spen-best is trained as a feed-forward
+    denoiser at ``pretrain_rate``, before its square becomes an energy (Sec. 5 pretrains F through Init likewise). It is
+    off: ∇E is JᵀR, and training for R alone says little about J.
+    """
 
     batches: int = 4000
     batch_size: int = 16
@@ -68,6 +90,10 @@ class Schedule:
     epsilon: float = 1e-14  # a squared error near 1e-4 behind a small prior weight: gradients of 1e-6 … 1e-10
     crop: tuple[int, int] = (96, 128)
     per_epoch: int = 200
+    seconds: float = 0.0
+    average: float = 0.0
+    pretrain: float = 0.0
+    pretrain_rate: float = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +118,10 @@ class Recipe:
             part = getattr(recipe, homes[0])
             recipe = replace(recipe, **{homes[0]: replace(part, **{key: _like(getattr(part, key), key, value)})})
         return recipe
+
+    def option_names(self) -> set[str]:
+        """What `with_options` can change."""
+        return {f.name for part in (self.method, self.schedule) for f in fields(part)}
 
     def describe(self) -> dict[str, Any]:
         """As plain values, for the run's folder."""
@@ -126,11 +156,33 @@ REGIMES = {
 _FOE_WEIGHT = 0.005  # a filter's response is not averaged down by further layers: the same push needs less weight
 
 
+_BEST = Schedule(batches=8000, learning_rate=1e-3, average=0.999)
+
+_ON: dict[tuple[str, str], dict[str, Any]] = {
+    # Grey images are 180×180 and their noise does not know its neighbours: many small crops. A second step was worth
+    # 0.04 dB after 300 batches of a small net; the time it takes is better spent on a wider net.
+    ("unet", "gaussian"): {"crop": (64, 64), "batch_size": 32, "batches": 60_000, "per_epoch": 1000, "width": 48},
+    ("spen-best", "gaussian"): {
+        "crop": (64, 64),
+        "batch_size": 32,
+        "batches": 60_000,
+        "per_epoch": 1000,
+        "width": 48,
+        "steps": 1,
+        "weight": 10.0,
+    },
+}
+"""What a recipe does otherwise on one data set."""
+
+
 def _all() -> list[Recipe]:
     foe_20 = System(prior="foe", steps=20, momentum=0.75, learn_rates=False, iterate_loss="last", weight=_FOE_WEIGHT)
     foe_20 = replace(foe_20, rate=0.03)  # 20 steps at momentum 0.75 travel as far as 3 steps of 0.2 would at 0.25
     foe = System(prior="foe", steps=20, rate=0.05, weight=_FOE_WEIGHT)
     deep = System(prior="deep", steps=20, rate=0.05)
+    # Five times the rate of the nets is worth 0.8 dB after 400 small batches, for a field of experts and for a deep
+    # prior alike (docs/denoising.md).
+    fast = Schedule(learning_rate=2e-2)
     return [
         Recipe(name="bm3d", about="block matching and 3-D filtering", paper=35.46, method=Classical(kind="bm3d")),
         Recipe(name="tv", about="total variation", paper=None, method=Classical(kind="tv")),
@@ -143,18 +195,33 @@ def _all() -> list[Recipe]:
         ),
         Recipe(
             name="convnet",
-            about="a feed-forward net of the deep prior's shape",
+            about="a feed-forward net of the deep prior's shape, as the paper has it",
             paper=37.0,
+            method=Network(kind="convnet", residual=False, blind=False, mask=False),
+        ),
+        Recipe(
+            name="convnet+",
+            about="the same, adding to its input, told of the holes and blind to the level",
+            paper=None,
             method=Network(kind="convnet"),
         ),
-        Recipe(name="foe-20", about="field of experts, 20 steps, momentum 0.75", paper=36.41, method=foe_20),
+        Recipe(
+            name="foe-20", about="field of experts, 20 steps, momentum 0.75", paper=36.41, method=foe_20, schedule=fast
+        ),
         Recipe(
             name="foe-20+",
             about="the same with a loss on every iterate, momentum 0.25, learned rates",
             paper=37.34,
             method=foe,
+            schedule=fast,
         ),
-        Recipe(name="foe-3", about="field of experts, 3 steps", paper=37.62, method=replace(foe, steps=3, rate=0.2)),
+        Recipe(
+            name="foe-3",
+            about="field of experts, 3 steps",
+            paper=37.62,
+            method=replace(foe, steps=3, rate=0.2),
+            schedule=fast,
+        ),
         Recipe(
             name="foe-ssvm",
             about="field of experts by the structured SVM",
@@ -162,8 +229,20 @@ def _all() -> list[Recipe]:
             method=replace(foe, objective="hinge", learn_rates=False),
             schedule=Schedule(learning_rate=1e-3),
         ),
-        Recipe(name="dp-20", about="deep prior, 20 steps", paper=40.3, method=deep, schedule=Schedule(batches=3000)),
-        Recipe(name="dp-3", about="deep prior, 3 steps", paper=40.4, method=replace(deep, steps=3, rate=0.2)),
+        Recipe(
+            name="dp-20",
+            about="deep prior, 20 steps",
+            paper=40.3,
+            method=deep,
+            schedule=replace(fast, batches=3000),
+        ),
+        Recipe(
+            name="dp-3",
+            about="deep prior, 3 steps",
+            paper=40.4,
+            method=replace(deep, steps=3, rate=0.1),
+            schedule=fast,
+        ),
         Recipe(
             name="dp-ssvm",
             about="deep prior by the structured SVM",
@@ -178,11 +257,21 @@ def _all() -> list[Recipe]:
             method=replace(deep, prior="convex", steps=3, rate=0.2, weight=0.02),
         ),
         Recipe(
-            name="spen-best",
-            about="½‖y − N(y)‖² with a small U-Net N, 3 steps",
+            name="unet",
+            about="the U-Net of spen-best as a feed-forward denoiser",
             paper=None,
-            method=System(prior="unet", steps=3, rate=0.2, weight=0.5, width=32, momentum=0.0),
-            schedule=Schedule(learning_rate=1e-3),
+            method=Network(kind="unet"),
+            schedule=_BEST,
+        ),
+        Recipe(
+            name="spen-best",
+            about="½‖R(y; x)‖², R the noise that a small U-Net sees, 3 steps",
+            paper=None,
+            # Rates of 0.1 beside a weight of 4 take 0.4 of what R finds at each step.
+            method=System(
+                prior="unet", steps=3, rate=0.1, weight=4.0, momentum=0.0, iterate_loss="last", gradient="written-bf16"
+            ),
+            schedule=_BEST,
         ),
     ]
 
@@ -190,11 +279,41 @@ def _all() -> list[Recipe]:
 RECIPES = {recipe.name: recipe for recipe in _all()}
 
 
-def find_recipe(name: str) -> Recipe:
-    """A recipe by its name; a wrong name gets the list."""
-    if name not in RECIPES:
-        raise ValueError(f"there is no denoising recipe {name!r}; there are {', '.join(RECIPES)}")
-    return RECIPES[name]
+ABLATION = (
+    "dp-3",
+    "dp-3:iterate_loss=last",
+    "dp-3:learn_rates=false",
+    "dp-3:steps=1:rate=0.5",
+    "dp-3:steps=5:rate=0.15",
+    "dp-3:steps=10:rate=0.1",
+    "dp-3:steps=20:rate=0.05",
+    "dp-3:momentum=0",
+    "dp-3:momentum=0.75",
+    "dp-3:gradient=exact",
+    "dp-3:gradient=finite-difference",
+    "dp-3:gradient=compiled-bf16",
+)
+"""Section 6.1 one choice at a time: loss, rates, T (with a first rate that travels as far), momentum, strategy."""
+
+
+def find_recipe(name: str, data: str = "") -> Recipe:
+    """A recipe by its name, as it is trained on ``data``; a wrong name gets the list. ``dp-3:steps=5`` changes one."""
+    base, *changes = name.split(":")
+    if base not in RECIPES:
+        raise ValueError(f"there is no denoising recipe {base!r}; there are {', '.join(RECIPES)}")
+    recipe = RECIPES[base].with_options(**_ON.get((base, data), {}))
+    if not changes:
+        return recipe
+    for change in changes:
+        if "=" not in change:
+            raise ValueError(f"{name!r} does not read as recipe:key=value: {change!r} has no =")
+    changed = recipe.with_options(**dict(change.split("=", 1) for change in changes))
+    return replace(changed, name=name, paper=None)
+
+
+def expand_rows(rows: tuple[str, ...]) -> tuple[str, ...]:
+    """Rows of the table, with `ablation` for all of that."""
+    return tuple(x for row in rows for x in (ABLATION if row == "ablation" else (row,)))
 
 
 def find_regime(name: str) -> Regime:

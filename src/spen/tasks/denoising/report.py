@@ -45,6 +45,11 @@ def write_report(whole: dict[str, Any], out: Path | str) -> Path:
     for result in done:
         first.setdefault(result["recipe"], result)
     parts = [f"<h1>Denoising: {html.escape(find_regime(whole['data']).about)}</h1>", _table(whole)]
+    if any(":" in line["recipe"] for line in whole["table"]):
+        parts += ["<h2>One choice at a time</h2>", _ablation(whole["table"])]
+    if whole.get("timing"):
+        parts += ["<h2>Seconds to predict an image</h2>", _timing(whole["timing"])]
+    first = {name: result for name, result in first.items() if ":" not in name} or first
     if first:
         splits = open_splits(find_regime(whole["data"]), quick=whole["quick"])
         index = len(splits.test) // 2
@@ -56,8 +61,8 @@ def write_report(whole: dict[str, Any], out: Path | str) -> Path:
         ]
         if descents:
             parts += ["<h2>The descent on this frame</h2>", _picture(_descent_figure(descents))]
-        curves = {name: Run.open(r["folder"]).metrics() for name, r in first.items() if "folder" in r}
-        curves = {name: entries for name, entries in curves.items() if entries and "dev" in entries[0]}
+        curves = {name: training_curve(Run.open(r["folder"]).metrics()) for name, r in first.items() if "folder" in r}
+        curves = {name: points for name, points in curves.items() if points}
         if curves:
             parts += ["<h2>Training</h2>", _picture(_training_figure(curves))]
     page = f"<!doctype html><meta charset=utf-8><title>Denoising</title><style>{_STYLE}</style>" + "\n".join(parts)
@@ -66,15 +71,70 @@ def write_report(whole: dict[str, Any], out: Path | str) -> Path:
     return path
 
 
+_COLUMNS = ("", "PSNR", "±", "surfaces", "holes, mm", "s/frame", "training, s", "batches", "paper")
+
+
+def training_curve(metrics: list[dict[str, Any]]) -> list[tuple[float, float]]:
+    """(seconds, development score) of every epoch; the clock of a stage goes on from the one before."""
+    points: list[tuple[float, float]] = []
+    before, stage = 0.0, None
+    for entry in metrics:
+        if "dev" not in entry:
+            continue
+        if stage is not None and entry["stage"] != stage:
+            before = points[-1][0]
+        stage = entry["stage"]
+        points.append((before + entry["seconds"], entry["dev"]))
+    return points
+
+
+def ablation_lines(table: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any], float | None]]:
+    """(what was changed, its line, decibels above the recipe that was changed) of every changed recipe."""
+    lines = {line["recipe"]: line for line in table}
+    found: list[tuple[str, dict[str, Any], float | None]] = []
+    for name, line in lines.items():
+        base, *changes = name.split(":")
+        if not changes:
+            if any(other.startswith(f"{name}:") for other in lines):
+                found.append((f"{name} as it is", line, None))
+            continue
+        known = lines.get(base, {}).get("psnr")
+        better = None if line["psnr"] is None or known is None else line["psnr"] - known
+        found.append((", ".join(change.replace("=", " = ") for change in changes), line, better))
+    return found
+
+
+def _ablation(table: list[dict[str, Any]]) -> str:
+    head = "".join(f"<th>{c}" for c in ("", "PSNR", "±", "difference", "surfaces", "training, s"))
+    rows = []
+    for changed, line, better in ablation_lines(table):
+        cells = [_number(line[key], 2) for key in ("psnr", "spread")]
+        cells += ["" if better is None else f"{better:+.2f}", _number(line["surface_psnr"], 2)]
+        cells.append(_number(line["train_seconds"], 0))
+        rows.append(f"<tr><td>{html.escape(changed)}" + "".join(f"<td>{cell}" for cell in cells))
+    return f"<table><tr>{head}\n" + "\n".join(rows) + "</table>"
+
+
+def _timing(entries: list[dict[str, Any]]) -> str:
+    head = "".join(f"<th>{c}" for c in ("", "size", "on", "threads", "seconds"))
+    rows = [
+        f"<tr><td>{html.escape(e['recipe'])}<td>{e['size']}<td>{html.escape(e['hardware'])}"
+        f"<td>{e['threads'] or ''}<td>{e['seconds']:.4f}"
+        for e in entries
+    ]
+    return f"<table><tr>{head}\n" + "\n".join(rows) + "</table>"
+
+
 def _table(whole: dict[str, Any]) -> str:
     raw = whole["raw"]
-    head = "".join(f"<th>{c}" for c in ("", "PSNR", "±", "surfaces", "holes, mm", "s/frame", "training, s", "paper"))
+    head = "".join(f"<th>{c}" for c in _COLUMNS)
     rows = [f"<tr><td>noisy<td>{raw['psnr']:.2f}<td><td>{raw['surface_psnr']:.2f}<td>{_number(raw['hole_rmse_mm'], 0)}"]
     for line in whole["table"]:
+        name = html.escape(line["recipe"])
+        if ":" in name:
+            continue
         if line["psnr"] is None:
-            rows.append(
-                f"<tr><td>{line['recipe']}<td colspan=7 class=about>{html.escape(line['problem'] or 'unfinished')}"
-            )
+            rows.append(f"<tr><td>{name}<td colspan=8 class=about>{html.escape(line['problem'] or 'unfinished')}")
             continue
         cells = [
             _number(line["psnr"], 2),
@@ -83,9 +143,10 @@ def _table(whole: dict[str, Any]) -> str:
             _number(line["hole_rmse_mm"], 0),
             _number(line["seconds_per_frame"], 3),
             _number(line["train_seconds"], 0),
+            _number(line.get("batches"), 0),
             _number(line["paper"], 2),
         ]
-        rows.append(f"<tr><td>{line['recipe']}" + "".join(f"<td>{cell}" for cell in cells))
+        rows.append(f"<tr><td>{name}" + "".join(f"<td>{cell}" for cell in cells))
     note = (
         "PSNR in decibels over the scored pixels of each test frame, then the mean over frames. The paper's "
         "figures are on other scenes with another peak: its order of the systems is what compares."
@@ -139,22 +200,23 @@ def with_gaps(image: Tensor, known: Tensor) -> NDArray[np.float32]:  # (1, H, W)
     return torch.where(known, image, torch.nan)[0].numpy()
 
 
-def images_figure(frame: Frame, answers: dict[str, Tensor]) -> Figure:
-    """Truth, noisy and every answer on one grey scale, errors below on another."""
+def images_figure(frame: Frame, answers: dict[str, Tensor], across: int = 6) -> Figure:
+    """Truth, noisy and every answer on one grey scale, the error of each below it on another; ``across`` in a row."""
     low, high, reach = image_ranges(frame)
     columns = {"truth": frame.truth, "noisy": frame.noisy, **answers}
     known = {"truth": frame.truth != 0, "noisy": frame.valid}
-    figure, axes = plt.subplots(2, len(columns), figsize=(2.6 * len(columns), 4.3), squeeze=False)
-    for column, (name, image) in enumerate(columns.items()):
-        top, bottom = axes[0][column], axes[1][column]
+    wide, lines = min(across, len(columns)), -(-len(columns) // across)
+    figure, axes = plt.subplots(2 * lines, wide, figsize=(2.6 * wide, 4.3 * lines), squeeze=False)
+    for axis in axes.flat:
+        axis.axis("off")
+    for place, (name, image) in enumerate(columns.items()):
+        top, bottom = axes[2 * (place // across)][place % across], axes[2 * (place // across) + 1][place % across]
         shown = with_gaps(image, known.get(name, torch.ones_like(frame.valid)))
         top.imshow(shown, cmap=DEPTH_COLOURS, vmin=low, vmax=high)
         score = "" if name == "truth" else f" {float(psnr(image, frame.truth, frame.scored)):.2f} dB"
         top.set_title(name + score, fontsize=9)
         if name != "truth":
             bottom.imshow(error_map(image, frame), cmap=ERROR_COLOURS, vmin=-reach, vmax=reach)
-        for axis in (top, bottom):
-            axis.axis("off")
     figure.tight_layout(pad=0.4)
     return figure
 
@@ -171,10 +233,10 @@ def _descent_figure(descents: dict[str, list[tuple[float, float]]]) -> Figure:
     return _tidy(figure)
 
 
-def _training_figure(curves: dict[str, list[dict[str, Any]]]) -> Figure:
+def _training_figure(curves: dict[str, list[tuple[float, float]]]) -> Figure:
     figure, axis = plt.subplots(figsize=(7, 3.4))
-    for name, entries in curves.items():
-        axis.plot([e["seconds"] for e in entries], [e["dev"] for e in entries], marker=".", label=name)
+    for name, points in curves.items():
+        axis.plot(*zip(*points, strict=True), marker=".", label=name)
     axis.set(xlabel="seconds of training", ylabel="development PSNR (dB)")
     axis.legend(frameon=False, fontsize=8)
     return _tidy(figure)

@@ -1,7 +1,13 @@
 """Table 1: train every row, score it on the test split, put the paper's figure beside it.
 
 ``python -m spen.tasks.denoising.reproduce --help`` is the same as ``spen reproduce table1`` without its terminal
-dress, and runs several rows side by side on one card.
+dress. It runs several rows side by side on one card, changes recipes, and joins what other machines have made:
+
+    python -m spen.tasks.denoising.reproduce --data simulated --rows dp-3,foe-3 --seeds 0,1,2 --jobs 6 --set seconds=90
+    python -m spen.tasks.denoising.reproduce --data simulated --rows ablation --out runs/ablation --set batches=2000
+    python -m spen.tasks.denoising.reproduce --data simulated --rows none --merge OTHER_FOLDER
+
+A row that is done is kept; one that was interrupted goes on. The results hold every row that the folder holds.
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, System, find_recipe, find_regime
+from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, System, expand_rows, find_recipe, find_regime
 
 QUICK_ROWS = ("tv", "foe-3", "dp-3")
 QUICK_OPTIONS = {
@@ -30,6 +37,10 @@ QUICK_OPTIONS = {
 }
 SHIPPED = "dp-3"
 SHIPPED_ROW = "dp-3, shipped"
+DETERMINISTIC = ("bm3d", "tv")
+NONE = "none"
+
+Option = tuple[str, Any]  # "key" or "row:key", and its value
 
 
 @dataclass(frozen=True)
@@ -43,11 +54,17 @@ class Job:
     quick: bool
     accelerator: str
     seconds: float | None
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[Option, ...] = ()
+    cache: str | None = None
 
     @property
     def folder(self) -> Path:
-        return Path(self.out) / self.data / self.recipe / f"seed-{self.seed}"
+        return Path(self.out) / self.data / self.recipe.replace(":", ",") / f"seed-{self.seed}"
+
+    def planned(self) -> Recipe:
+        """The recipe with everything that was asked for."""
+        recipe = plan(find_recipe(self.recipe, self.data), quick=self.quick)
+        return recipe.with_options(**dict(self.options))
 
 
 def run_job(job: Job) -> dict[str, Any]:
@@ -58,17 +75,8 @@ def run_job(job: Job) -> dict[str, Any]:
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # crops have one size, so the search for the best kernel pays
-    regime = find_regime(job.data)
-    recipe = plan(find_recipe(job.recipe), quick=job.quick)
-    if not isinstance(recipe.method, Classical):  # a classical method chooses its one number itself
-        recipe = recipe.with_options(**dict(job.options))
-    common = {
-        "recipe": job.recipe,
-        "data": job.data,
-        "seed": job.seed,
-        "paper": recipe.paper,
-        "folder": str(job.folder),
-    }
+    regime, recipe = find_regime(job.data), job.planned()
+    common = _common(job.recipe, job.data, job.seed, job.folder)
     scores = job.folder / "test.json"
     if scores.exists():
         return {**common, **json.loads(scores.read_text())}
@@ -83,15 +91,19 @@ def run_job(job: Job) -> dict[str, Any]:
             accelerator=job.accelerator,
             progress=False,
             seconds=job.seconds,
+            cache=job.cache,
         )
         if run is None:
             return {**common, "unfinished": True}
         device = "cuda" if job.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-        denoise, _ = load_run(job.folder, device)
-        result = evaluate(denoise, open_splits(regime, quick=job.quick).test)
-        result["train_seconds"] = round(max((e.get("seconds", 0) for e in run.metrics()), default=0), 1)
+        denoise, model = load_run(job.folder, device)
+        result: dict[str, Any] = evaluate(denoise, open_splits(regime, quick=job.quick, cache=job.cache).test)
+        if model is not None:
+            result["parameters"] = sum(p.numel() for p in model.parameters())
+        result["train_seconds"] = round(sum(_seconds_of_stages(run.metrics()).values()), 1)
+        result["batches"] = _batches(recipe, run.metrics())
         result["wall_seconds"] = round(time.monotonic() - began, 1)
-        scores.write_text(json.dumps(result))
+        _write(scores, json.dumps(result))
     except (ValueError, RuntimeError, ImportError, OSError) as error:
         return {**common, "problem": str(error)}
     return {**common, **result}
@@ -114,31 +126,94 @@ def table1(
     accelerator: str = "auto",
     jobs: int = 1,
     seconds: float | None = None,
-    options: tuple[tuple[str, Any], ...] = (),
+    options: tuple[Option, ...] = (),
+    merge: tuple[Path | str, ...] = (),
     tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Train and score rows × seeds; write results.json and return it. Finished rows are not trained again."""
-    names = rows or (QUICK_ROWS if quick else tuple(RECIPES))
+    """Train and score rows × seeds; write results-DATA.json and return it. Finished rows are not trained again.
+
+    The results hold what the folder held before as well, and what the folders of ``merge`` hold of this data set. With
+    ``rows=("none",)`` nothing is trained. An option is ``(key, value)`` for every row that has it, or
+    ``("row:key", value)`` for one.
+    """
+    names = expand_rows(rows or (QUICK_ROWS if quick else tuple(RECIPES)))
+    names = tuple(name for name in names if name != NONE)
     find_regime(data)
-    deterministic = {"bm3d", "tv"}
+    chosen = options_by_row(names, data, options)  # a mistake is told before anything is made
+    for source in merge:
+        join(source, out, data)
+    cache = _prepared(data, quick, out, jobs) if jobs > 1 and names else None
+    # All rows with the first seed, then with the next: what the first had to compile is there for the others.
     todo = [
-        Job(find_recipe(name).name, data, seed, str(out), quick, accelerator, seconds, options)
+        Job(name, data, seed, str(out), quick, accelerator, seconds, chosen[name], cache)
+        for seed in seeds
         for name in names
-        for seed in (seeds[:1] if name in deterministic else seeds)
+        if seed == seeds[0] or name not in DETERMINISTIC
     ]
     results = []
     for result in _run_all(todo, jobs):
         results.append(result)
         if tell is not None:
             tell(result)
+    if cache is not None:
+        shutil.rmtree(cache, ignore_errors=True)
+    done = {(r["recipe"], r["seed"]) for r in results}
+    results += [r for r in found(out, data, quick) if (r["recipe"], r["seed"]) not in done]
+    results.sort(key=lambda r: (_place(r["recipe"]), r["recipe"], r["seed"]))
     if quick and data == "rooms":
         results.append(shipped())
-        names = (*names, SHIPPED_ROW)
-    whole = {"data": data, "quick": quick, "results": results, "table": summary(results, names)}
+    ordered = tuple(dict.fromkeys(r["recipe"] for r in results))
+    whole = {"data": data, "quick": quick, "results": results, "table": summary(results, ordered)}
     whole["raw"] = raw(data, quick)
+    whole["timing"] = _timing(out)
     Path(out).mkdir(parents=True, exist_ok=True)
-    (Path(out) / f"results-{data}.json").write_text(json.dumps(whole, indent=1), encoding="utf-8")
+    _write(Path(out) / f"results-{data}.json", json.dumps(whole, indent=1))
     return whole
+
+
+def options_by_row(names: tuple[str, ...], data: str, options: tuple[Option, ...]) -> dict[str, tuple[Option, ...]]:
+    """Which options each row takes; one that no row takes is a mistake. A classical method chooses its own number."""
+    chosen: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in sorted(options, key=lambda option: ":" in option[0]):  # what is said of one row stands
+        row, _, short = key.rpartition(":")
+        takers = []
+        for name in names:
+            recipe = find_recipe(name, data)
+            if row in ("", name) and not isinstance(recipe.method, Classical) and short in recipe.option_names():
+                takers.append(name)
+        if not takers:
+            raise ValueError(f"no row among {', '.join(names)} takes the option {key!r}")
+        for name in takers:
+            chosen[name][short] = value
+    return {name: tuple(mine.items()) for name, mine in chosen.items()}
+
+
+def found(out: Path | str, data: str, quick: bool) -> list[dict[str, Any]]:
+    """Every finished run of a data set in a folder."""
+    results = []
+    for path in sorted((Path(out) / data).glob("*/seed-*/test.json")):
+        description = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
+        if description["recipe"]["quick"] == quick:
+            common = _common(description["recipe"]["name"], data, description["seed"], path.parent)
+            results.append({**common, **json.loads(path.read_text(encoding="utf-8"))})
+    return results
+
+
+def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
+    """Copy the finished runs of a data set, and what was timed, from one folder into another; what is there stays."""
+    if not Path(source).is_dir():
+        raise ValueError(f"{source} is no folder to join")
+    copied = []
+    for path in sorted((Path(source) / data).glob("*/seed-*/test.json")):
+        target = Path(out) / path.parent.relative_to(source)
+        if not (target / "test.json").exists():
+            shutil.copytree(path.parent, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))
+            copied.append(target)
+    if _timing(source):
+        from spen.tasks.denoising.timing import record
+
+        record(_timing(source), out)
+    return copied
 
 
 def shipped() -> dict[str, Any]:
@@ -166,13 +241,91 @@ def summary(results: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[
         mine = [r for r in results if r["recipe"] == name]
         done = [r for r in mine if "psnr" in r]
         line: dict[str, Any] = {"recipe": name, "paper": mine[0]["paper"] if mine else None, "seeds": len(done)}
-        for key in ("psnr", "surface_psnr", "hole_rmse_mm", "seconds_per_frame", "train_seconds"):
-            values = [r[key] for r in done if key in r]
+        for key in ("psnr", "surface_psnr", "hole_rmse_mm", "seconds_per_frame", "train_seconds", "batches"):
+            values = [r[key] for r in done if r.get(key) is not None]
             line[key] = statistics.fmean(values) if values else None
-        line["spread"] = statistics.stdev([r["psnr"] for r in done]) if len(done) > 1 else None
+        for key, spread in (("psnr", "spread"), ("surface_psnr", "surface_spread")):
+            line[spread] = statistics.stdev([r[key] for r in done]) if len(done) > 1 else None
         line["problem"] = next((r["problem"] for r in mine if "problem" in r), None)
         table.append(line)
     return table
+
+
+def line_of(line: dict[str, Any]) -> str:
+    """A row of the table as text: mean ± spread, the paper's figure beside it."""
+    if line["psnr"] is None:
+        return f"{line['recipe']:32s} {line['problem'] or 'unfinished'}"
+    spread = "      " if line["spread"] is None else f"±{line['spread']:5.2f}"
+    hole = "" if line["hole_rmse_mm"] is None or line["hole_rmse_mm"] != line["hole_rmse_mm"] else line["hole_rmse_mm"]
+    holes = f"{hole:4.0f} mm" if hole != "" else "       "
+    paper = "" if line["paper"] is None else f"{line['paper']:.2f}"
+    return (
+        f"{line['recipe']:32s} {line['psnr']:7.2f} {spread} {line['surface_psnr']:8.2f} {holes} {paper:>7s} "
+        f"{line['seeds']:3d} {line['train_seconds'] or 0:8.0f}"
+    )
+
+
+HEAD = f"{'':32s} {'PSNR':>7s} {'±':>6s} {'surface':>8s} {'holes':>7s} {'paper':>7s} {'n':>3s} {'train, s':>8s}"
+
+
+def _common(recipe: str, data: str, seed: int, folder: Path) -> dict[str, Any]:
+    paper = find_recipe(recipe, data).paper
+    return {"recipe": recipe, "data": data, "seed": seed, "paper": paper, "folder": str(folder)}
+
+
+def _place(name: str) -> int:
+    return list(RECIPES).index(name) if name in RECIPES else len(RECIPES)
+
+
+def _seconds_of_stages(metrics: list[dict[str, Any]]) -> dict[str, float]:
+    spent: dict[str, float] = {}
+    for entry in metrics:
+        spent[entry["stage"]] = max(spent.get(entry["stage"], 0.0), entry.get("seconds", 0.0))
+    return spent
+
+
+def _batches(recipe: Recipe, metrics: list[dict[str, Any]]) -> int | None:
+    if isinstance(recipe.method, Classical):
+        return None
+    return len(metrics) * min(recipe.schedule.per_epoch, recipe.schedule.batches)
+
+
+def _timing(out: Path | str) -> list[dict[str, Any]]:
+    path = Path(out) / "timing.json"
+    entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return entries
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _prepared(data: str, quick: bool, out: Path | str, jobs: int) -> str | None:
+    """Frames that take long to make are made once, on every core, for all rows."""
+    from spen.tasks.denoising.experiment import SPLIT_NAMES, kept_path, open_splits
+    from spen.tasks.denoising.kept import keep
+
+    if data == "gaussian":  # decoded in a moment, and of mixed sizes
+        return None
+    cache = Path(out) / f"frames-{data}"
+    splits = open_splits(find_regime(data), quick=quick)
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        for name in SPLIT_NAMES:
+            frames = getattr(splits, name)
+            todo = [(data, quick, name, index) for index in range(len(frames))]
+            keep(frames, kept_path(cache, name, quick), pool.imap(_made, todo, chunksize=8))
+    return str(cache)
+
+
+def _made(which: tuple[str, bool, str, int]) -> Any:
+    from spen.tasks.denoising.data import Frame
+    from spen.tasks.denoising.experiment import open_splits
+
+    data, quick, name, index = which
+    frame = getattr(open_splits(find_regime(data), quick=quick), name).frame(index)
+    return Frame(*(part.clone() for part in frame))
 
 
 def _run_all(todo: list[Job], jobs: int) -> Iterator[dict[str, Any]]:
@@ -188,13 +341,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="rooms")
     parser.add_argument("--out", default="runs/table1")
-    parser.add_argument("--rows", default="")
+    parser.add_argument(
+        "--rows", default="", help="by commas; `ablation` for those of Sec. 6.1, `none` to train nothing"
+    )
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--seconds", type=float, help="of one run; what is unfinished then goes on next time")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--accelerator", default="auto")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="options")
+    parser.add_argument("--set", action="append", default=[], metavar="[ROW:]KEY=VALUE", dest="options")
+    parser.add_argument("--merge", action="append", default=[], metavar="FOLDER", help="join its finished runs")
+    parser.add_argument("--report", action="store_true", help="write report-DATA.html too")
     a = parser.parse_args()
     whole = table1(
         a.data,
@@ -205,18 +362,20 @@ def main() -> None:
         accelerator=a.accelerator,
         jobs=a.jobs,
         seconds=a.seconds,
-        options=tuple(tuple(o.split("=", 1)) for o in a.options),  # type: ignore[arg-type]
+        options=tuple(tuple(o.rsplit("=", 1)) for o in a.options),  # type: ignore[arg-type]
+        merge=tuple(a.merge),
         tell=lambda r: print(
             r["recipe"], r["seed"], r.get("psnr", r.get("problem", "unfinished")), r.get("train_seconds"), flush=True
         ),
     )
-    print(f"{'raw':14s} {whole['raw']['psnr']:7.2f} {whole['raw']['surface_psnr']:7.2f}")
+    print(HEAD)
+    print(f"{'noisy':32s} {whole['raw']['psnr']:7.2f} {'':6s} {whole['raw']['surface_psnr']:8.2f}")
     for line in whole["table"]:
-        if line["psnr"] is not None:
-            print(
-                f"{line['recipe']:14s} {line['psnr']:7.2f} {line['surface_psnr']:7.2f} "
-                f"±{line['spread'] or 0:.2f} hole {line['hole_rmse_mm']:.0f} mm, paper {line['paper']}"
-            )
+        print(line_of(line))
+    if a.report:
+        from spen.tasks.denoising.report import write_report
+
+        print(write_report(whole, a.out))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,15 +20,16 @@ from spen.gradients import (
     FiniteDifference,
     ForwardOverReverse,
     GradientStrategy,
+    Written,
 )
 from spen.objectives import EndToEnd, StructuredHinge
-from spen.protocols import Objective
+from spen.protocols import Loss, Objective
 from spen.rules import Momentum
 from spen.tasks.denoising.baselines.holes import fill_pyramid
 from spen.tasks.denoising.priors import ConvexDeepPrior, DataTerm, DeepPrior, FieldOfExperts, Observation
 from spen.tasks.denoising.recipes import System
 from spen.tasks.denoising.scoring import masked_squared_error, summed_squared_error
-from spen.tasks.denoising.unet import UNetPrior
+from spen.tasks.denoising.unet import DenoiserEnergy, UNetPrior
 
 _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
     "auto": Auto,
@@ -37,6 +39,8 @@ _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
     "forward-over-reverse": ForwardOverReverse,
     "compiled": Compiled,
     "compiled-bf16": partial(Compiled, precision=torch.bfloat16),
+    "written": Written,
+    "written-bf16": Written,
 }
 
 
@@ -64,15 +68,24 @@ def build_prior(system: System, scale: float) -> Energy:
         )
     if system.prior == "convex":
         return ConvexDeepPrior(system.width, system.size, temperature=system.temperature, scale=scale)
-    return UNetPrior(system.width, scale=scale)
+    return UNetPrior(
+        system.width, scale=system.gain * scale, precision=torch.bfloat16 if system.gradient == "written-bf16" else None
+    )
 
 
 def build_model(system: System, scale: float) -> spen.SPEN:
     """The SPEN of a system, with fresh weights."""
-    prior = Scaled(build_prior(system, scale), system.weight / scale**2, learned=True)
+    prior = build_prior(system, scale)
+    energy: Energy
+    if isinstance(prior, UNetPrior):
+        energy = DenoiserEnergy(prior, system.weight)
+    elif system.gradient.startswith("written"):
+        raise ValueError(f"the prior {system.prior!r} has no formula of its gradient; use another gradient")
+    else:
+        energy = Sum(local=DataTerm(), prior=Scaled(prior, system.weight / scale**2, learned=True))
     rule = Momentum(system.steps, system.rate, decay=system.momentum, learn_rates=system.learn_rates)
     return spen.SPEN(
-        energy=Sum(local=DataTerm(), prior=prior),
+        energy=energy,
         init=FillHoles(),
         minimizer=spen.Minimizer(Reals(), rule, _STRATEGIES[system.gradient]()),
     )
@@ -83,3 +96,21 @@ def build_objective(system: System) -> Objective:
     if system.objective == "hinge":
         return StructuredHinge(summed_squared_error, truth=lambda target: target.truth)
     return EndToEnd(masked_squared_error, weights=system.iterate_loss)
+
+
+class DenoiserPretraining(Objective):
+    """ℓ(y_0 − R(y_0; x)/s, y*): the net of a ``DenoiserEnergy`` as a feed-forward denoiser, before it is descended.
+
+    Where R is the noise, a step along −JᵀR takes most of it away: the descent starts as a denoiser, not as nothing.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        self.loss = loss
+
+    def __call__(self, model: spen.SPEN, x: Any, target: Any) -> Tensor:
+        return self.loss(self.predict(model, x), target).mean()
+
+    def predict(self, model: spen.SPEN, x: Any) -> Tensor:
+        features = model.features(x)
+        assert isinstance(model.energy, DenoiserEnergy)
+        return model.energy.net.denoised(model.init(features), features)

@@ -1,15 +1,28 @@
-"""½‖u − N(u)‖² with N a small U-Net: an energy that is low where a denoiser would change nothing."""
+"""½‖R(y; x)‖² with R the noise that a U-Net finds in y: an energy that is low where a denoiser would change nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spen.energies import Energy
-from spen.tasks.denoising.priors import Observation
+from spen.energies import Energy, Scaled
+from spen.energies.compose import Term
+from spen.protocols import Formula
+from spen.tasks.denoising.baselines.holes import fill_pyramid
+from spen.tasks.denoising.priors import DataTerm, Observation
+from spen.tasks.denoising.unet_written import WrittenUNet
+
+SKIP = 0.5
+"""The share of all fine structure that counts as noise: the energy starts as one that smooths, not without a slope."""
+
+WINDOW = 9
+"""Side of the square whose mean is the level of a pixel's surroundings."""
+
+CHANNELS = 4
 
 
 class _Block(nn.Module):
@@ -19,6 +32,7 @@ class _Block(nn.Module):
         super().__init__()
         self.first = nn.Conv2d(width, width, 3, padding=1)
         self.second = nn.Conv2d(width, width, 3, padding=1)
+        nn.init.kaiming_normal_(self.first.weight, nonlinearity="relu")
         with torch.no_grad():  # a residual block starts as the identity
             self.second.weight.mul_(0.1)
 
@@ -27,7 +41,7 @@ class _Block(nn.Module):
 
 
 class UNet(nn.Module):
-    """An image to an image of the same size: three scales of width, 2·width and 4·width channels."""
+    """Planes to an image of the same size: three scales of width, 2·width and 4·width channels."""
 
     def __init__(self, width: int = 32, blocks: int = 2, inputs: int = 1) -> None:
         super().__init__()
@@ -41,6 +55,7 @@ class UNet(nn.Module):
         self.rise = nn.ModuleList(nn.ConvTranspose2d(wider, w, 2, stride=2) for w, wider in pairwise(widths))
         self.up = nn.ModuleList(nn.Sequential(*[_Block(w) for _ in range(blocks)]) for w in widths[:-1])
         self.leave = nn.Conv2d(width, 1, 3, padding=1)
+        nn.init.kaiming_normal_(self.enter.weight, nonlinearity="relu")
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = image.shape[-2:]
@@ -61,17 +76,134 @@ class UNet(nn.Module):
 
 
 class UNetPrior(Energy):
-    """½‖N(s·y)‖², N the part of an image that a denoiser would take away; ``scale`` is s.
+    """½‖R(y; x)‖², R the noise in s·y as a U-Net sees it; ``scale`` is s, and should bring the noise near 1.
 
-    With a bias-free square at the end, the energy is bounded below whatever N has learned.
+    SiLU bends over a length of about 1: fed smaller numbers the net is a linear filter, and stays one for long.
+
+    The net reads four planes: s(y − B y) and B y − ½, B the mean of a 9×9 window, so that noise of a thousandth of the
+    range meets numbers of its own size and the level is known beside it; 1 − m, where the sensor saw nothing; and
+    s·m(y − x), how far the descent has come, which makes it a learned data term too. As a square the energy is bounded
+    below whatever R has learned.
+
+    ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU, where ∇E is taken by its
+    formula, in training with ``Written``; prediction and the plain energy keep full precision.
     """
 
-    def __init__(self, width: int = 32, blocks: int = 2, *, scale: float = 1.0) -> None:
+    def __init__(
+        self, width: int = 32, blocks: int = 2, *, scale: float = 1.0, precision: torch.dtype | None = None
+    ) -> None:
         super().__init__()
-        self.net = UNet(width, blocks)
-        self.scale = scale
+        self.net = UNet(width, blocks, CHANNELS)
+        self.scale, self.precision = scale, precision
+        with torch.no_grad():  # little noise is found at first; none at all would be a point without a slope
+            self.net.leave.weight.mul_(0.1)
+            self.net.leave.bias.zero_()  # type: ignore[union-attr]
+            # A feed-forward denoiser never moves y away from x, so it would leave these weights as noise in ∇E.
+            self.net.enter.weight[:, -1].zero_()
 
     def forward(self, y: Tensor, features: Observation) -> Tensor:
-        # The mean depth says nothing about noise; without it the first layer works near zero.
-        level = y.mean((-2, -1), keepdim=True)
-        return 0.5 * self.net(self.scale * (y - level)).square().flatten(1).sum(1)
+        planes = self.planes(y, features)
+        return 0.5 * _noise(planes, self.net(planes)).square().flatten(1).sum(1)
+
+    def denoised(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
+        """y − R / s: the net as a feed-forward denoiser, which is how it is trained before it becomes an energy."""
+        planes = self.planes(y, features)
+        found = self._written(y)(planes)[0] if self.net.training and _whole(y) else self.net(planes)
+        return y - _noise(planes, found) / self.scale
+
+    def planes(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 4, H, W)
+        """What the net reads."""
+        seen = features.seen.to(y)
+        level = _window_sums(y) / _window_sums(torch.ones_like(y[:1]))
+        moved = self.scale * seen * (y - features.image)
+        return torch.cat([self.scale * (y - level), level - 0.5, 1 - seen, moved], 1)
+
+    def formula(self, features: Observation) -> Formula | None:
+        """∇E = (∂planes/∂y)ᵀ JᵀR, written out with J the derivative of the net."""
+        if not _whole(features.image):
+            return None
+        net = self._written(features.image)
+        count = _window_sums(torch.ones_like(features.image[:1]))
+
+        def gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+            planes = self.planes(y, features)
+            found, pull_back = net(planes)
+            noise = _noise(planes, found)
+            fine, level, _, moved = pull_back(noise).unbind(1)
+            fine = fine + SKIP * noise[:, 0]
+            # Bᵀ: the windows that a pixel lies in, each with its own count at the border of the image.
+            spread = _window_sums((level - self.scale * fine)[:, None] / count)
+            slope = self.scale * (fine[:, None] + features.seen * moved[:, None]) + spread
+            return slope, 0.5 * noise.square().flatten(1).sum(1)
+
+        return gradient
+
+    def _written(self, like: Tensor) -> WrittenUNet:
+        return WrittenUNet(self.net, self.precision if like.is_cuda else None)
+
+
+class DenoiserEnergy(Energy):
+    """‖m(y − x)‖² + w/s² · ½‖R(y; x)‖², with w learned; ∇E by its formula for ``gradient=Written()``."""
+
+    def __init__(self, prior: UNetPrior, weight: float) -> None:
+        super().__init__()
+        self.parts = nn.ModuleDict({"local": DataTerm(), "prior": Scaled(prior, weight / prior.scale**2, learned=True)})
+
+    def forward(self, y: Tensor, features: Observation) -> Tensor:
+        return self.parts["local"](y, features) + self.parts["prior"](y, features)
+
+    def terms(self) -> Iterator[Term]:
+        for name, part in self.parts.items():
+            yield name, part, False
+
+    def formula(self, features: Observation) -> Formula | None:
+        prior = self.net.formula(features)
+        if prior is None:
+            return None
+        weight = self.parts["prior"].weight()  # type: ignore[operator, union-attr]
+
+        def gradient(y: Tensor) -> tuple[Tensor, Tensor]:
+            slope, energies = prior(y)
+            apart = features.seen * (y - features.image)
+            return 2 * apart + weight * slope, apart.square().flatten(1).sum(1) + weight * energies
+
+        return gradient
+
+    @property
+    def net(self) -> UNetPrior:
+        prior = self.parts["prior"].energy
+        assert isinstance(prior, UNetPrior)
+        return prior
+
+
+class UNetDenoiser(nn.Module):
+    """The feed-forward net of ``UNetPrior``'s size, Observation → image: the same U-Net, asked once and trusted."""
+
+    def __init__(
+        self, width: int = 32, blocks: int = 2, *, scale: float = 1.0, precision: torch.dtype | None = None
+    ) -> None:
+        super().__init__()
+        self.prior = UNetPrior(width, blocks, scale=scale, precision=precision)
+
+    def forward(self, observation: Observation) -> Tensor:  # (B, 1, H, W) twice -> (B, 1, H, W)
+        return self.prior.denoised(fill_pyramid(*observation), observation)
+
+
+def _noise(planes: Tensor, found: Tensor) -> Tensor:
+    """R: what the net found beside a share of all fine structure."""
+    return SKIP * planes[:, :1] + found
+
+
+def _window_sums(plane: Tensor) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
+    """Sums over the window with zeros around the image, in units of the whole window: its own transpose."""
+    if torch.compiler.is_exporting():  # the gradient of a pooling has no translation, that of a convolution has
+        line = torch.full((1, 1, WINDOW, 1), 1 / WINDOW, dtype=plane.dtype, device=plane.device)
+        margin = WINDOW // 2
+        down = F.conv2d(plane, line, padding=(margin, 0))
+        return F.conv2d(down, line.transpose(2, 3), padding=(0, margin))
+    return F.avg_pool2d(plane, WINDOW, 1, WINDOW // 2)
+
+
+def _whole(image: Tensor) -> bool:
+    """Whether every scale of the net halves the size without a rest."""
+    return image.shape[-1] % 4 == 0 and image.shape[-2] % 4 == 0

@@ -1,0 +1,138 @@
+"""The tables and pictures of docs/denoising.md, from what `reproduce` wrote.
+
+python docs/scripts/denoising_table.py runs/table1 --ablation runs/ablation --pictures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parents[1]
+PAGE = DOCS / "denoising.md"
+DATA = ("simulated", "rooms", "redkitchen", "gaussian")
+NOTHING = "*Not made yet.*"
+
+
+def main_table(whole: dict[str, Any]) -> str:
+    """Mean ± spread over seeds, the paper's figure beside it."""
+    depth = whole["data"] != "gaussian"
+    head = [
+        "",
+        "PSNR, dB",
+        *(["surfaces, dB", "holes, mm"] if depth else []),
+        "seeds",
+        "batches",
+        "training, s",
+        "paper",
+    ]
+    raw = whole["raw"]
+    noisy = ["noisy", f"{raw['psnr']:.2f}"]
+    noisy += [f"{raw['surface_psnr']:.2f}", _number(raw["hole_rmse_mm"], 0)] if depth else []
+    rows = [noisy + [""] * (len(head) - len(noisy))]
+    for line in whole["table"]:
+        if ":" in line["recipe"] or line["psnr"] is None:
+            continue
+        row = [f"`{line['recipe']}`", _with_spread(line["psnr"], line["spread"])]
+        if depth:
+            row += [_with_spread(line["surface_psnr"], line["surface_spread"]), _number(line["hole_rmse_mm"], 0)]
+        row += [str(line["seeds"]), _number(line["batches"], 0), _number(line["train_seconds"], 0)]
+        rows.append([*row, _number(line["paper"], 2)])
+    return _markdown(head, rows)
+
+
+def ablation_table(whole: dict[str, Any]) -> str:
+    """Every changed recipe, and how far it lies from the one that was changed."""
+    from spen.tasks.denoising.report import ablation_lines
+
+    rows = [
+        [
+            changed,
+            _with_spread(line["psnr"], line["spread"]),
+            "" if better is None else f"{better:+.2f}",
+            _number(line["surface_psnr"], 2),
+            _number(line["train_seconds"], 0),
+        ]
+        for changed, line, better in ablation_lines(whole["table"])
+        if line["psnr"] is not None
+    ]
+    return _markdown(["", "PSNR, dB", "difference", "surfaces, dB", "training, s"], rows)
+
+
+def timing_table(entries: list[dict[str, Any]]) -> str:
+    """Seconds for one image, a column a device."""
+    columns: dict[str, dict[str, float]] = {}
+    for entry in entries:
+        threads = f", {entry['threads']} thread{'s' * (entry['threads'] > 1)}" if entry["threads"] else ""
+        columns.setdefault(entry["hardware"] + threads, {})[entry["recipe"]] = entry["seconds"]
+    names = dict.fromkeys(entry["recipe"] for entry in entries)
+    rows = [[f"`{n}`", *(_number(column.get(n), 4) for column in columns.values())] for n in names]
+    return _markdown(["640×480, seconds", *columns], rows)
+
+
+def put(text: str, name: str, table: str) -> str:
+    """The page with what stands between the marks of ``name`` replaced."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"the page has no place for {name}")
+    return pattern.sub(lambda marks: f"{marks[1]}{table}\n{marks[2]}", text)
+
+
+def picture(whole: dict[str, Any], rows: tuple[str, ...]) -> None:
+    """A test frame as some rows answer it, into docs/figures."""
+    from spen.tasks.denoising.experiment import load_run, open_splits
+    from spen.tasks.denoising.priors import Observation
+    from spen.tasks.denoising.recipes import find_regime
+    from spen.tasks.denoising.report import images_figure
+    from spen.tasks.denoising.scoring import observation
+
+    test = open_splits(find_regime(whole["data"]), quick=whole["quick"]).test
+    frame = test.frame(len(test) // 2)
+    x = Observation(*(part[None] for part in observation(frame)))
+    runs = {r["recipe"]: r["folder"] for r in whole["results"] if "psnr" in r and r["seed"] == 0}
+    answers = {name: load_run(runs[name])[0](x)[0] for name in rows if name in runs}
+    images_figure(frame, answers).savefig(DOCS / "figures" / f"denoised-{whole['data']}.png", dpi=80)
+
+
+def _with_spread(value: float | None, spread: float | None) -> str:
+    return _number(value, 2) + ("" if spread is None else f" ± {spread:.2f}")
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None or value != value else f"{value:,.{digits}f}"
+
+
+def _markdown(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--ablation", type=Path)
+    parser.add_argument("--pictures", action="store_true")
+    parser.add_argument("--rows", default="bm3d,foe-20+,dp-20,dp-3,spen-best", help="of the pictures")
+    a = parser.parse_args()
+    text = PAGE.read_text(encoding="utf-8")
+    for data in DATA:
+        path = a.results / f"results-{data}.json"
+        if not path.exists():
+            continue
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        text = put(text, f"table {data}", main_table(whole))
+        if whole["timing"]:
+            text = put(text, "timing", timing_table(whole["timing"]))
+        if a.pictures:
+            picture(whole, tuple(a.rows.split(",")))
+    if a.ablation is not None:
+        ablation = json.loads((a.ablation / "results-simulated.json").read_text(encoding="utf-8"))
+        text = put(text, "ablation", ablation_table(ablation))
+    PAGE.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

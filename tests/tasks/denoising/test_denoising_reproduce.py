@@ -1,0 +1,302 @@
+"""Table 1's machinery: changed recipes, options for some rows, rows that are kept, joined and resumed, the report."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from spen.tasks.denoising import experiment, report, timing
+from spen.tasks.denoising.crops import Crops, Window, cut, integral_of, pixel_indices, window
+from spen.tasks.denoising.data import Frame, Rooms
+from spen.tasks.denoising.experiment import SPLIT_NAMES, kept_path, load_run
+from spen.tasks.denoising.kept import keep
+from spen.tasks.denoising.recipes import ABLATION, Network, Regime, System, expand_rows, find_recipe, find_regime
+from spen.tasks.denoising.report import ablation_lines, training_curve, write_report
+from spen.tasks.denoising.reproduce import Job, found, join, line_of, options_by_row, table1
+
+TINY = (
+    ("batches", 4),
+    ("per_epoch", 2),
+    ("batch_size", 1),
+    ("crop", (24, 32)),
+    ("width", 4),
+    ("warmup", 1),
+    ("gradient", "exact"),
+)
+
+
+class FewRooms:
+    """Small parts of a few rooms, made once."""
+
+    def __init__(self, split: str, count: int) -> None:
+        rooms = Rooms(split, count)
+        self.frames = [Frame(*(part[:, 80:128, 100:164].clone() for part in rooms.frame(i))) for i in range(count)]
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def name(self, index: int) -> str:
+        return str(index)
+
+    def frame(self, index: int, epoch: int = 0) -> Frame:
+        return self.frames[index]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rooms() -> Iterator[None]:
+    """A table in a second instead of a minute."""
+    splits = experiment.Splits(FewRooms("train", 3), FewRooms("dev", 1), FewRooms("test", 2))
+    plain = experiment.open_splits
+
+    def few(regime: Regime, *, quick: bool = False, cache: Path | str | None = None) -> experiment.Splits:
+        return splits if cache is None else plain(regime, quick=quick, cache=cache)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "open_splits", few)
+        patch.setattr(report, "open_splits", few)
+        yield
+
+
+def _table(out: Path, *rows: str, options: tuple[tuple[str, Any], ...] = TINY, **more: Any) -> dict[str, Any]:
+    return table1("rooms", out, rows=rows, seeds=(0,), quick=True, accelerator="cpu", options=options, **more)
+
+
+def _psnr(whole: dict[str, Any]) -> dict[str, float]:
+    return {line["recipe"]: line["psnr"] for line in whole["table"]}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("table")
+    _table(out, "dp-3", "dp-3:steps=1:rate=0.5", "convnet+")
+    return out
+
+
+def test_a_recipe_can_be_changed_by_its_name() -> None:
+    method = find_recipe("dp-3:steps=5:learn_rates=false").method
+    assert isinstance(method, System)
+    assert (method.steps, method.learn_rates) == (5, False)
+    assert find_recipe("dp-3:steps=5").name == "dp-3:steps=5"
+    assert find_recipe("dp-3:steps=5").paper is None
+    with pytest.raises(ValueError, match=r"'dp-3:steps' does not read as recipe:key=value: 'steps' has no ="):
+        find_recipe("dp-3:steps")
+    with pytest.raises(ValueError, match="recipe dp-3 has no option 'depth'"):
+        find_recipe("dp-3:depth=5")
+
+
+def test_some_recipes_train_otherwise_on_grey_images() -> None:
+    best, depth = find_recipe("spen-best", "gaussian"), find_recipe("spen-best", "redkitchen")
+    assert best.schedule.crop == (64, 64)
+    assert depth.schedule.crop == (96, 128)
+    assert depth == find_recipe("spen-best")
+    assert find_recipe("dp-3", "gaussian") == find_recipe("dp-3")
+
+
+def test_the_ablation_turns_one_thing_at_a_time() -> None:
+    rows = expand_rows(("tv", "ablation"))
+    assert rows[0] == "tv"
+    assert rows[1:] == ABLATION
+    methods = [find_recipe(name).method for name in ABLATION]
+    base = vars(methods[0])
+    turned = [{key for key, value in vars(m).items() if value != base[key]} for m in methods[1:]]
+    assert all(1 <= len(keys - {"rate"}) <= 1 for keys in turned)
+    assert {m.steps for m in methods if isinstance(m, System)} == {1, 3, 5, 10, 20}
+    assert {m.momentum for m in methods if isinstance(m, System)} == {0, 0.25, 0.75}
+    assert {m.iterate_loss for m in methods if isinstance(m, System)} == {"harmonic", "last"}
+    strategies = {m.gradient for m in methods if isinstance(m, System)}
+    assert strategies == {"compiled", "compiled-bf16", "exact", "finite-difference"}
+
+
+def test_options_go_to_the_rows_that_have_them() -> None:
+    names = ("tv", "convnet", "dp-3")
+    chosen = options_by_row(names, "rooms", (("dp-3:seconds", 5.0), ("seconds", 9.0), ("momentum", 0.5)))
+    assert chosen["tv"] == ()
+    assert dict(chosen["convnet"]) == {"seconds": 9.0}
+    assert dict(chosen["dp-3"]) == {"seconds": 5.0, "momentum": 0.5}
+    with pytest.raises(ValueError, match="no row among tv, convnet, dp-3 takes the option 'convnet:momentum'"):
+        options_by_row(names, "rooms", (("convnet:momentum", 0.5),))
+    with pytest.raises(ValueError, match="no row among tv takes the option 'seconds'"):
+        options_by_row(("tv",), "rooms", (("seconds", 1.0),))
+
+
+def test_rows_of_the_paper_are_as_the_paper_has_them() -> None:
+    plain, better = find_recipe("convnet").method, find_recipe("convnet+").method
+    assert isinstance(plain, Network)
+    assert isinstance(better, Network)
+    assert (plain.residual, plain.blind, plain.mask) == (False, False, False)
+    assert (better.residual, better.blind, better.mask) == (True, True, True)
+    assert plain.width == better.width == 32
+
+
+def test_finished_rows_are_kept_whatever_is_asked_next(finished: Path) -> None:
+    whole = _table(finished, "none", options=())
+    assert list(_psnr(whole)) == ["convnet+", "dp-3", "dp-3:steps=1:rate=0.5", "dp-3, shipped"]
+    assert json.loads((finished / "results-rooms.json").read_text())["table"] == whole["table"]
+    again = _table(finished, "dp-3")
+    assert _psnr(again) == _psnr(whole)
+    result = next(r for r in whole["results"] if r["recipe"] == "dp-3")
+    assert (result["batches"], result["seed"]) == (4, 0)
+    assert result["parameters"] == 4 * 49 + 4 + 16 * 49 + 4 + 4 + 1 + 3
+    assert found(finished, "rooms", quick=False) == []
+
+
+def test_what_other_machines_made_is_joined(finished: Path, tmp_path: Path) -> None:
+    timing.record([{"recipe": "dp-3", "device": "cpu", "threads": 1, "size": "2×2", "seconds": 1.0}], finished)
+    whole = _table(tmp_path / "new", "none", options=(), merge=(finished,))
+    assert "dp-3" in _psnr(whole)
+    assert whole["timing"][0]["seconds"] == 1.0
+    denoise, _ = load_run(tmp_path / "new" / "rooms" / "dp-3" / "seed-0")
+    assert callable(denoise)
+    assert not (tmp_path / "new" / "rooms" / "dp-3" / "seed-0" / "state").exists()
+    assert join(finished, tmp_path / "new", "rooms") == []  # all there already
+    with pytest.raises(ValueError, match="nowhere is no folder to join"):
+        join(tmp_path / "nowhere", tmp_path, "rooms")
+    (finished / "timing.json").unlink()
+
+
+def test_a_row_out_of_time_goes_on_and_ends_as_if_it_had_not_stopped(finished: Path, tmp_path: Path) -> None:
+    first = _table(tmp_path, "dp-3", seconds=0.0)
+    assert first["results"][0]["unfinished"]
+    assert "unfinished" in line_of(first["table"][0])
+    second = _table(tmp_path, "dp-3", seconds=0.0)
+    assert _psnr(second)["dp-3"] == _psnr(_table(finished, "none", options=()))["dp-3"]
+
+
+def test_a_row_in_a_box_of_seconds_ends_with_a_result(tmp_path: Path) -> None:
+    boxed = (*TINY[:-1], ("batches", 10**6), ("seconds", 2.0))
+    line = _table(tmp_path, "convnet+", options=boxed)["table"][0]
+    assert line["psnr"] > 20
+    assert 1.0 < line["train_seconds"] < 20.0
+    assert line["batches"] > 4
+
+
+def test_a_row_prints_with_its_spread_and_the_papers_figure() -> None:
+    line = {
+        "recipe": "dp-3",
+        "psnr": 39.0,
+        "spread": 0.05,
+        "surface_psnr": 45.0,
+        "hole_rmse_mm": float("nan"),
+        "paper": 40.4,
+        "seeds": 3,
+        "train_seconds": 60.0,
+        "problem": None,
+    }
+    assert line_of(line).split() == ["dp-3", "39.00", "±", "0.05", "45.00", "40.40", "3", "60"]
+    assert line_of({**line, "psnr": None, "problem": "no card"}).split() == ["dp-3", "no", "card"]
+
+
+def test_the_report_shows_ablation_and_timing(finished: Path) -> None:
+    whole = _table(finished, "none", options=())
+    whole["timing"] = [
+        {"recipe": "dp-3", "hardware": "a <card>", "threads": None, "size": "640×480", "seconds": 0.0123}
+    ]
+    page = write_report(whole, finished).read_text(encoding="utf-8")
+    assert "One choice at a time" in page
+    assert "steps = 1, rate = 0.5" in page
+    assert "a &lt;card&gt;" in page
+    assert "0.0123" in page
+    lines = {changed: better for changed, _, better in ablation_lines(whole["table"])}
+    assert lines["dp-3 as it is"] is None
+    scores = _psnr(whole)
+    assert lines["steps = 1, rate = 0.5"] == pytest.approx(scores["dp-3:steps=1:rate=0.5"] - scores["dp-3"])
+
+
+def test_the_clock_of_a_second_stage_goes_on() -> None:
+    entries = [
+        {"stage": "pretrain", "seconds": 1.0, "dev": 30.0},
+        {"stage": "pretrain", "seconds": 2.0, "dev": 31.0},
+        {"stage": "joint", "seconds": 0.5, "dev": 32.0},
+        {"stage": "fit", "seconds": 9.0},
+    ]
+    assert training_curve(entries) == [(1.0, 30.0), (2.0, 31.0), (2.5, 32.0)]
+
+
+def test_folders_of_changed_recipes_have_plain_names() -> None:
+    job = Job("dp-3:steps=5", "rooms", 1, "out", True, "cpu", None)
+    assert job.folder == Path("out/rooms/dp-3,steps=5/seed-1")
+
+
+def test_kept_frames_are_the_frames(tmp_path: Path) -> None:
+    frames = Rooms("dev", 2)
+    kept = keep(frames, tmp_path / "dev.safetensors")
+    assert [kept.name(i) for i in range(len(kept))] == ["dev-000000", "dev-000001"]
+    for mine, theirs in zip(kept.frame(1), frames.frame(1), strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
+    for name in SPLIT_NAMES:
+        shutil.copy(tmp_path / "dev.safetensors", kept_path(tmp_path, name, quick=True))
+    assert len(experiment.open_splits(find_regime("rooms"), quick=True, cache=tmp_path).test) == 2
+    assert len(experiment.open_splits(find_regime("rooms"), quick=False, cache=tmp_path).dev) == 40
+
+
+def test_noise_is_drawn_for_every_batch_and_again_the_same() -> None:
+    frames = FewRooms("train", 2)
+    crops = Crops(frames, (16, 16), sigma=25.0)
+    first, second = crops.batch(0, 0, 64), crops.batch(0, 64, 64)
+    again = Crops(frames, (16, 16), sigma=25.0).batch(0, 0, 64)
+    assert torch.equal(first.noisy, again.noisy)
+    noise = [batch.noisy - batch.truth for batch in (first, second)]
+    assert not torch.equal(*noise)
+    assert float(noise[0].std()) == pytest.approx(25 / 255, rel=0.02)
+    assert not torch.equal(crops.batch(1, 0, 64).noisy - crops.batch(1, 0, 64).truth, noise[0])
+    scattered = Crops(frames, (16, 16), sigma=25.0, memory=1).batch(0, 0, 64)  # too many frames to stack
+    assert torch.equal(scattered.noisy, first.noisy)
+
+
+def test_crops_gathered_at_once_are_the_crops_cut_one_by_one() -> None:
+    frame = Rooms("train", 1).frame(0)
+    places = [window(integral_of(frame), 0, 0, index, (24, 24), flips=True) for index in range(12)]
+    assert len({(place.axes, place.transposed) for place in places}) > 4
+    rows, columns = pixel_indices(places, (24, 24))
+    for index, crop in enumerate(frame.truth[0][rows, columns]):
+        assert torch.equal(crop, cut(frame, 0, 0, index, (24, 24), flips=True).truth[0])
+    rows, columns = pixel_indices([Window(1, 2, (), False)], (3, 4))
+    assert torch.equal(frame.truth[0][rows, columns][0], frame.truth[0, 1:4, 2:6])
+
+
+def test_prediction_is_timed_and_recorded_by_device(tmp_path: Path) -> None:
+    entry = timing.measure("convnet+", repeats=2, size=(24, 40))
+    assert entry["size"] == "40×24"
+    assert 0 < entry["fastest"] <= entry["seconds"]
+    assert entry["threads"] == torch.get_num_threads()
+    timing.record([entry], tmp_path)
+    timing.record([{**entry, "seconds": 7.0}, {**entry, "device": "cuda", "threads": None}], tmp_path)
+    assert [(e["device"], e["seconds"]) for e in timing.load(tmp_path)] == [
+        ("cpu", 7.0),
+        ("cuda", entry["seconds"]),
+    ]
+
+
+def _script() -> Any:
+    path = Path(__file__).parents[3] / "docs" / "scripts" / "denoising_table.py"
+    spec = importlib.util.spec_from_file_location("denoising_table", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_takes_its_tables_from_the_results(finished: Path) -> None:
+    script = _script()
+    whole = _table(finished, "none", options=())
+    table = script.main_table(whole)
+    score = _psnr(whole)["dp-3"]
+    assert f"| `dp-3` | {score:.2f} |" in table
+    assert "steps=1" not in table
+    assert "| steps = 1, rate = 0.5 |" in script.ablation_table(whole)
+    entry = {"recipe": "dp-3", "hardware": "a card", "threads": 2, "size": "640×480", "seconds": 0.5}
+    assert "| 640×480, seconds | a card, 2 threads |" in script.timing_table([entry])
+    page = script.PAGE.read_text(encoding="utf-8")
+    for name in (*(f"table {data}" for data in script.DATA), "ablation", "timing"):
+        assert f"<!-- {name} -->\nNEW\n<!-- end -->" in script.put(page, name, "NEW")
+    with pytest.raises(ValueError, match="the page has no place for weather"):
+        script.put(page, "weather", "")

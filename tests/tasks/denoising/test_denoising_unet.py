@@ -1,0 +1,193 @@
+"""The energy of a denoiser: its contract, its gradient by formula, its net as a feed-forward denoiser, its training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import spen
+from spen.domains import Reals
+from spen.gradients import Exact, GradientStrategy, Written
+from spen.objectives import EndToEnd
+from spen.rules import Momentum
+from spen.tasks.denoising.baselines import parameter_count
+from spen.tasks.denoising.experiment import build, stages_of, train
+from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.recipes import System, find_recipe, find_regime
+from spen.tasks.denoising.scoring import Target, masked_squared_error
+from spen.tasks.denoising.systems import DenoiserPretraining, FillHoles, build_model
+from spen.tasks.denoising.unet import SKIP, DenoiserEnergy, UNetDenoiser, UNetPrior
+from spen.tasks.denoising.unet_written import WrittenUNet
+from spen.testing import check_energy
+
+
+def _observation(*size: int) -> Observation:
+    generator = torch.Generator().manual_seed(0)
+    image = torch.rand(2, 1, *size, generator=generator, dtype=torch.float64)
+    seen = (torch.rand(2, 1, *size, generator=generator) > 0.2).double()
+    return Observation(image * seen, seen)
+
+
+def _energy(width: int = 4) -> DenoiserEnergy:
+    torch.manual_seed(0)
+    return DenoiserEnergy(UNetPrior(width, 1, scale=2.5), 3.0).double()
+
+
+def test_the_energy_keeps_its_contract_at_any_size() -> None:
+    x = _observation(9, 11)
+    y = torch.rand(2, 1, 9, 11, dtype=torch.float64)
+    energy = _energy()
+    check_energy(energy, y, x)
+    assert energy.net.net(energy.net.planes(y, x)).shape == y.shape
+    assert [name for name, _, _ in energy.terms()] == ["local", "prior"]
+    assert energy.formula(x) is None  # 9 and 11 are no multiples of four: autograd takes over
+
+
+def test_the_planes_are_what_the_formula_says() -> None:
+    x = _observation(12, 16)
+    y = torch.rand(2, 1, 12, 16, dtype=torch.float64)
+    fine, level, holes, moved = UNetPrior(4, 1, scale=2.5).double().planes(y, x).unbind(1)
+    assert torch.allclose(fine / 2.5 + level + 0.5, y[:, 0])
+    assert torch.allclose(level[0, 6, 8] + 0.5, y[0, 0, 2:11, 4:13].mean())
+    assert torch.allclose(level[0, 0, 0] + 0.5, y[0, 0, :5, :5].mean())
+    assert torch.equal(holes, 1 - x.seen[:, 0])
+    assert torch.allclose(moved, 2.5 * (x.seen * (y - x.image))[:, 0])
+
+
+def test_the_formula_is_the_gradient() -> None:
+    x, energy = _observation(12, 16), _energy()
+    y = torch.rand(2, 1, 12, 16, dtype=torch.float64, requires_grad=True)
+    formula = energy.formula(x)
+    assert formula is not None
+    slope, energies = formula(y)
+    whole = energy(y, x)
+    (expected,) = torch.autograd.grad(whole.sum(), y)
+    torch.testing.assert_close(energies, whole)
+    torch.testing.assert_close(slope, expected)
+
+
+def test_before_it_learns_it_smooths() -> None:
+    x = Observation(torch.zeros(1, 1, 24, 24), torch.ones(1, 1, 24, 24))
+    y = 0.05 * torch.randn(1, 1, 24, 24, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    prior = UNetPrior(4, 1, scale=10.0)
+    formula = prior.formula(x)
+    assert formula is not None
+    with torch.no_grad():
+        slope = formula(y)[0] / prior.scale**2
+        smoothed = y - slope
+    assert float(smoothed.std()) < 0.9 * float(y.std())
+
+
+def _gradients(energy: DenoiserEnergy, strategy: GradientStrategy, x: Observation, truth: Tensor) -> list[Tensor]:
+    rule = Momentum(3, 0.1, decay=0.25, learn_rates=True).double()
+    model = spen.SPEN(energy=energy, init=FillHoles(), minimizer=spen.Minimizer(Reals(), rule, strategy))
+    loss = EndToEnd(masked_squared_error)(model, x, Target(truth, x.seen))
+    return list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))  # type: ignore[arg-type]
+
+
+def test_learning_by_the_formula_is_double_backprop() -> None:
+    x, energy = _observation(12, 16), _energy()
+    truth = torch.rand(2, 1, 12, 16, dtype=torch.float64)
+    exact, written = (_gradients(energy, s, x, truth) for s in (Exact(), Written()))
+    for a, b in zip(exact, written, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+        assert bool(a.abs().sum() > 0)
+
+
+def test_rounded_operands_change_the_gradient_a_little() -> None:
+    x = Observation(*(part.float() for part in _observation(16, 16)))
+    torch.manual_seed(0)
+    prior = UNetPrior(8, 1, scale=2.5)
+    planes = prior.planes(torch.rand(2, 1, 16, 16), x)
+    with torch.backends.mkldnn.flags(enabled=False), torch.no_grad():
+        answers = []
+        for precision in (None, torch.bfloat16):
+            noise, pull_back = WrittenUNet(prior.net, precision)(planes)
+            assert noise.dtype is torch.float32
+            answers.append(pull_back(noise))
+    error = float((answers[0] - answers[1]).norm() / answers[0].norm())
+    assert 1e-5 < error < 2e-2
+    assert torch.allclose(noise, prior.net(planes), atol=2e-2)
+
+
+def test_the_feed_forward_net_is_the_same_net() -> None:
+    x = Observation(*(part.float() for part in _observation(12, 16)))
+    net = UNetDenoiser(4, 1, scale=2.5, precision=torch.bfloat16)
+    start = FillHoles()(x)
+    planes = net.prior.planes(start, x)
+    expected = start - (SKIP * planes[:, :1] + net.prior.net(planes)) / 2.5
+    with torch.no_grad():
+        for mode in (True, False):  # written out or not, full precision on a processor
+            assert torch.allclose(net.train(mode)(x), expected, atol=1e-6)
+    best = find_recipe("spen-best").method
+    assert isinstance(best, System)
+    feed_forward, _ = build(find_recipe("unet"), find_regime("rooms"))
+    assert parameter_count(build_model(best, 2.5)) - best.steps - 1 == parameter_count(feed_forward)
+
+
+def test_a_denoiser_is_trained_first_and_then_its_energy(tmp_path: Path) -> None:
+    tiny = {"batches": 20, "per_epoch": 2, "batch_size": 1, "crop": (24, 32), "width": 4, "warmup": 1, "pretrain": 0.4}
+    assert stages_of(find_recipe("spen-best"), EndToEnd(masked_squared_error))[0].name == "joint"
+    recipe = find_recipe("spen-best").with_options(**tiny, pretrain_rate=2e-3)
+    first, second = stages_of(recipe, EndToEnd(masked_squared_error))
+    assert (first.name, first.epochs, second.name, second.epochs) == ("pretrain", 4, "joint", 6)
+    assert (first.learning_rate, second.learning_rate) == (2e-3, 1e-3)
+    assert first.average == second.average == 0.999
+    boxed = stages_of(recipe.with_options(seconds=10.0), EndToEnd(masked_squared_error))
+    assert [stage.seconds for stage in boxed] == [4.0, 6.0]
+    run = train(
+        recipe.with_options(batches=4, pretrain=0.5),
+        find_regime("rooms"),
+        tmp_path / "run",
+        quick=True,
+        accelerator="cpu",
+        progress=False,
+    )
+    assert run is not None
+    assert [entry["stage"] for entry in run.metrics()] == ["pretrain", "joint"]
+
+
+def test_pretraining_scores_the_net_and_leaves_the_descent_alone() -> None:
+    torch.manual_seed(0)
+    recipe = find_recipe("spen-best").with_options(width=4)
+    model, _ = build(recipe, find_regime("rooms"))
+    x = Observation(*(part.float() for part in _observation(12, 16)))
+    objective = DenoiserPretraining(masked_squared_error)
+    objective(model, x, Target(torch.rand(2, 1, 12, 16), x.seen)).backward()
+    moved = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert moved == {name for name, _ in model.named_parameters() if ".net." in name}
+
+
+@pytest.mark.parametrize("name", ["unet", "spen-best"])
+def test_the_gain_scales_what_the_net_reads(name: str) -> None:
+    x = Observation(*(part.float() for part in _observation(12, 16)))
+    answers = []
+    for gain in (1.0, 10.0):
+        torch.manual_seed(0)
+        model, objective = build(find_recipe(name).with_options(width=4, gain=gain), find_regime("rooms"))
+        with torch.no_grad():
+            answers.append(objective.predict(model, x))
+    assert not torch.allclose(*answers, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("dp-3", {"pretrain": 0.5}, r"pretrain is for the energy of a denoiser \(prior=unet\), which dp-3 is not"),
+        ("spen-best", {"pretrain": 1.0}, "pretrain is a share of training between 0 and 1, not 1.0"),
+    ],
+)
+def test_what_cannot_be_pretrained_is_told(name: str, options: dict[str, float], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        stages_of(find_recipe(name).with_options(**options), EndToEnd(masked_squared_error))
+
+
+def test_a_prior_without_a_formula_is_told() -> None:
+    method = find_recipe("dp-3").with_options(gradient="written").method
+    assert isinstance(method, System)
+    with pytest.raises(ValueError, match="the prior 'deep' has no formula of its gradient; use another gradient"):
+        build_model(method, 2.5)
