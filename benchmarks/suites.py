@@ -59,7 +59,8 @@ def deep_prior_3(device: str, size: str) -> list[Case]:
     return [Case(partial(deep_prior, device, steps=3, **_IMAGES[size]), everyone())]
 
 
-_EXACT = ["plain PyTorch", "torch.utils.checkpoint", "spen Exact", "spen Checkpointed", "spen Compiled", "spen Auto"]
+_EXACT = ["plain PyTorch", "torch.utils.checkpoint", "spen Exact", "spen Checkpointed", "spen Compiled"]
+_EXACT += ["spen Compiled, kept", "spen Auto"]
 
 
 @suite("srl", "the role labelling energy, where launching kernels takes the time")
@@ -112,11 +113,12 @@ def resident(device: str, size: str) -> list[Case]:
     if device != "cpu":
         return []
     steps = (3, 20) if size != TOY else (2,)
-    systems = find(["plain PyTorch", "spen Exact", "spen Checkpointed", "spen Auto"])
+    systems = find(["plain PyTorch", "spen Exact", "spen Checkpointed", "spen Compiled, kept", "spen Auto"])
     return [Case(partial(deep_prior, device, steps=t, **_IMAGES[size]), systems, probe=resident_memory) for t in steps]
 
 
-_SWEPT = ["plain PyTorch", "spen FiniteDifference, two passes", "spen Compiled", "spen Compiled, bf16", "spen Auto"]
+_SWEPT = ["plain PyTorch", "spen FiniteDifference, two passes", "spen Compiled", "spen Compiled, kept"]
+_SWEPT += ["spen Compiled, bf16", "spen Auto"]
 _POINTS: dict[str, dict[str, list[dict[str, int]]]] = {
     "steps": {
         FULL: [{"steps": t} for t in (3, 10, 20, 50, 100, 200)],

@@ -83,6 +83,8 @@ STRATEGIES: list[tuple[str, Callable[[], GradientStrategy], str]] = [
     ("FiniteDifference, two passes", lambda: FiniteDifference(doubled=False), "tf32"),
     ("ForwardOverReverse", ForwardOverReverse, "tf32"),
     ("Compiled", Compiled, "tf32"),
+    ("Compiled, kept", lambda: Compiled(keep=True), "tf32"),
+    ("Compiled, three quarters kept", lambda: Compiled(keep=0.75), "tf32"),
     ("Compiled, finite differences", lambda: Compiled(FiniteDifference(doubled=False)), "tf32"),
     ("Compiled, bf16", lambda: Compiled(precision=torch.bfloat16), "bf16"),
     ("Auto", Auto, "tf32"),

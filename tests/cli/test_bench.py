@@ -38,6 +38,7 @@ def test_every_strategy_is_timed(task: str, name: str, trained: bool) -> None:
     assert all(t.milliseconds is not None and t.milliseconds > 0 for t in possible)
     fastest = min(possible, key=lambda t: t.milliseconds or 0.0)
     assert report.fastest == fastest.strategy
+    assert report.chosen in {t.strategy for t in possible}
     assert found["Exact()"].error is None
     assert found["Checkpointed()"].error is not None
     assert found["Checkpointed()"].error < 1e-4
@@ -102,6 +103,10 @@ def test_the_answer_for_people_puts_the_fastest_first() -> None:
         "  (memory: peak; errors above 0.01 are not considered)",
     ]
     assert lines("x", replace(report, steps=1))[0].startswith("x, batch 32, 1 step, ")
+    assert lines("x", replace(report, chosen="FiniteDifference()"))[0].endswith("FiniteDifference() is the fastest")
+    assert lines("x", replace(report, chosen="Exact()"))[0].endswith(
+        "FiniteDifference() is the fastest; Auto would use Exact(), about as fast and exact or leaner"
+    )
 
 
 def test_from_the_command_line() -> None:

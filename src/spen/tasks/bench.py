@@ -35,7 +35,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Report:
-    """Every strategy on one batch; ``memory`` says what memory_mib counts."""
+    """Every strategy on one batch; ``memory`` says what memory_mib counts, ``chosen`` is what `Auto` would use."""
 
     fastest: str
     device: str
@@ -44,6 +44,7 @@ class Report:
     tolerance: float
     memory: str
     strategies: tuple[Timed, ...]
+    chosen: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -70,9 +71,11 @@ def time_strategies(model: spen.SPEN, x: Any, *, tolerance: float = 1e-2, repeat
     start = watched(x).start
     on_gpu = start.device.type == "cuda"
     assert observer.report is not None
-    fastest, timed = observer.report
+    chosen, timed = observer.report
+    fastest = min((t for t in timed if t.milliseconds is not None), key=lambda t: t.milliseconds or 0.0)
     return Report(
-        fastest=fastest,
+        fastest=fastest.strategy,
+        chosen=chosen,
         device=torch.cuda.get_device_name(start.device) if on_gpu else "cpu",
         batch=start.shape[0],
         steps=own.rule.steps,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from spen import trees
 from spen.descent.compiled.trace import Program
 from spen.descent.compiled.within import within
-from spen.descent.gradients.replay import Tape
+from spen.descent.gradients.replay import Tape, released
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential
 
@@ -64,7 +64,8 @@ class Captured:
         parts = nn.ModuleDict({"rule": self.tape.descend.rule, "domain": self.tape.descend.domain})
         aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in parts.named_parameters()}
         self.tape.learned = [p for p in aliases.values() if p.requires_grad]
-        return within(parts, aliases, lambda: self.tape.pull_back(saved, cotangents))
+        # A copy of the list: a second backward pass through the same memory finds everything where it was.
+        return within(parts, aliases, lambda: self.tape.pull_back(list(saved), cotangents))
 
     def descend(self, start: Tensor, leaves: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Replay the descent from ``start``: copies of its outputs, and of what else a path holds."""
@@ -135,8 +136,8 @@ class Recorder:
     is seen.
     """
 
-    def __init__(self, program: Program, *, warmup: int = 2, at_once: int = 4) -> None:
-        self.program = program
+    def __init__(self, program: Program, *, keep: float = 0.0, warmup: int = 2, at_once: int = 4) -> None:
+        self.program, self.keep = program, keep
         self.warmup, self.at_once = warmup, at_once
         self.seen: Pattern | None = None
         self.calls = 0
@@ -144,7 +145,7 @@ class Recorder:
         self.pool: Any = None
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        tape = Tape(descend, potential.detached(), self.program.product, None, self.program.gradient)
+        tape = Tape(descend, potential.detached(), self.program.product, None, self.program.gradient, self.keep)
         inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
         self.calls += 1
         captured = self._ready(tape, start) if self.calls > self.warmup and self.seen is not None else None
@@ -182,7 +183,7 @@ class _Watched(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.recorder.seen = pattern_of(cotangents)
-        return (None, None, *ctx.tape.pull_back(ctx.saved_tensors, cotangents))
+        return (None, None, *ctx.tape.pull_back(released(ctx), cotangents))
 
 
 def pattern_of(cotangents: Sequence[Tensor | None]) -> Pattern:

@@ -51,7 +51,7 @@ _SAME = {aten.alias.default, aten.detach.default}
 def simplified(program: GraphModule) -> GraphModule:
     """The same function without products of zeros, aliases, dead code and unused gradients of convolutions."""
     graph = program.graph
-    if not any(_mutates(node) for node in graph.nodes):  # a tensor of zeros may have been filled
+    if not any(mutates(node) for node in graph.nodes):  # a tensor of zeros may have been filled
         _drop_zeros(program)
     graph.eliminate_dead_code()
     for node in list(graph.nodes):
@@ -112,7 +112,8 @@ def _alike(a: Any, b: Node) -> bool:
     return first is not None and second is not None and (first.shape, first.dtype) == (second.shape, second.dtype)
 
 
-def _mutates(node: Node) -> bool:
+def mutates(node: Node) -> bool:
+    """Whether it writes into one of its arguments."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and schema.is_mutable
 

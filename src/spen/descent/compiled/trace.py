@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from spen import trees
+from spen.descent.compiled.keep import alone, hand_over
+from spen.descent.compiled.order import is_view, writes
 from spen.descent.compiled.simplify import simplified, speaks_to_host
 from spen.descent.compiled.within import within
 from spen.descent.gradients.second_order import NotTwiceDifferentiable, Products
@@ -33,7 +35,7 @@ class Program:
     """∇E and the products of one strategy, for one energy and inputs of one shape.
 
     Parameters and buffers are inputs of the program: they may change in value, not in shape. Numbers that are no
-    tensors are part of it.
+    tensors are part of it. With ``keep``, ∇E hands its expensive results over to the products (``keep.py``).
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class Program:
         point: Tensor,
         product: Callable[[Potential, Tensor, Tensor], Products],
         lowering: Lowering,
+        *,
+        keep: bool = False,
     ) -> None:
         self._names = [n for n, _ in potential.energy.named_parameters()]
         self._names += [n for n, _ in potential.energy.named_buffers()]
@@ -64,19 +68,27 @@ class Program:
         graphs = [_traced(gradient, both[0], potential), _traced(products, both[1], potential)]
         self.capturable = not any(speaks_to_host(graph) for graph in graphs)
         """Whether a CUDA graph may hold the programs: nothing in them waits for the device or reads host memory."""
+        self.kept = hand_over(graphs[0], graphs[1]) if keep else 0
+        """How many results of ∇E the products take over; 0 too where none is expensive."""
         with torch.no_grad():
-            self._gradient, self._product = map(lowering, graphs, both)
+            # Before the programs are lowered, which may change them in place.
+            self._kept = lowering(alone(graphs[0], self.kept), both[0]) if self.kept else None
+            self._gradient = lowering(graphs[0], both[0])
+            known = self._gradient(*both[0])[2:] if self.kept else []  # as they come, in the layout they have
+            self._product = lowering(graphs[1], [*both[1], *known])
 
-    def gradient(self, potential: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
-        """(∇E, E) at a point: takes the place of ``Potential.gradient``."""
+    def gradient(self, potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
+        """(∇E, E) at a point, and what the product there wants back: takes the place of ``Potential.gradient``."""
         with torch.no_grad():
-            gradient, energies = self._gradient(point.detach(), *self._inputs(potential))
-        return gradient, energies
+            return tuple(self._gradient(point.detach(), *self._inputs(potential)))
 
-    def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
-        """H v and ∂⟨v, ∇E⟩: takes the place of the strategy's own product."""
+    def product(self, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Products:
+        """H v and ∂⟨v, ∇E⟩: takes the place of the strategy's own product. Nothing ``kept``: it is computed again."""
+        inputs = self._inputs(potential)
         with torch.no_grad():
-            found = iter(self._product(point.detach(), direction.contiguous(), *self._inputs(potential)))
+            if self._kept is not None and not kept:
+                kept = tuple(self._kept(point.detach(), *inputs))
+            found = iter(self._product(point.detach(), direction.contiguous(), *inputs, *kept))
         at_point, *rest = (next(found) if present else None for present in self._present)
         return at_point, rest
 
@@ -109,7 +121,7 @@ class Program:
 
 def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], potential: Potential) -> GraphModule:
     try:
-        return simplified(make_fx(function)(*inputs))
+        return simplified(_pure(make_fx(function)(*inputs)))
     except NotTwiceDifferentiable:
         raise
     except Exception as error:
@@ -118,3 +130,24 @@ def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], potenti
             f"the energy {type(potential.energy).__name__} cannot be traced: {reason[:300]} "
             "Use the strategy inside Compiled by itself"
         ) from error
+
+
+def _pure(program: GraphModule) -> GraphModule:
+    """Writes into results that nobody looks at later, as new results: the tangent of a softmax is divided in place."""
+    seen: set[Node] = set()
+    for node in program.graph.nodes:
+        if node.op == "call_function" and writes(node) and _is_last(node, node.args[0], seen):
+            name, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
+            new = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
+            if hasattr(new, overload):
+                node.target = getattr(new, overload)
+        seen.add(node)
+    program.recompile()
+    return program
+
+
+def _is_last(node: Node, written: Any, seen: set[Node]) -> bool:
+    """Whether ``node`` alone still uses what it writes into, and nothing else looks at that memory."""
+    if not isinstance(written, Node) or written.op != "call_function" or is_view(written):
+        return False
+    return all(user in seen and not is_view(user) for user in written.users if user is not node)

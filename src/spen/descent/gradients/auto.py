@@ -1,11 +1,14 @@
-"""The fastest strategy that works for this energy on this device: measured once, remembered."""
+"""The strategy for this energy on this device, fast and lean: measured once, remembered."""
 
 from __future__ import annotations
 
+import math
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -19,21 +22,32 @@ from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential
 from spen.protocols import GradientStrategy
 
+SLACK = 0.05
+"""How much slower than the fastest a strategy may be that is exact where that one is not, or that keeps less."""
+
+WORTH = 4 * 2**20
+"""The bytes of double backprop from which on a program that keeps fewer is made without being asked for."""
+
+LEAST = 0.15
+"""The least share of time that keeping is believed to save, whatever a busy machine says: a third of the work or so."""
+
 
 @dataclass(frozen=True)
 class Measurement:
-    """One candidate: its seconds for a short forward and backward pass, its error, or why it is not possible."""
+    """One candidate: its seconds for a forward and backward pass, its error, or why it is not possible."""
 
     strategy: GradientStrategy
     seconds: float | None
     error: float | None  # relative to the first exact gradient; None where there is none to compare with
     problem: str | None = None
+    kept: int | None = None  # bytes that the forward pass leaves for the backward pass
 
     def __str__(self) -> str:
         if self.problem is not None:
             return f"{self.strategy}: not possible, {self.problem}"
         error = "" if self.error is None else f", relative gradient error {self.error:.1e}"
-        return f"{self.strategy}: {1000 * (self.seconds or 0):.2f} ms{error}"
+        kept = "" if self.kept is None else f", {self.kept / 2**20:.2f} MiB kept"
+        return f"{self.strategy}: {1000 * (self.seconds or 0):.2f} ms{kept}{error}"
 
 
 @dataclass(frozen=True)
@@ -47,23 +61,35 @@ class Choice:
     tolerance: float
 
     def __str__(self) -> str:
-        lines = [f"{self.strategy} for {self.energy} on {self.device}: the fastest of"]
+        lines = [f"{self.strategy} for {self.energy} on {self.device}: {self._why()} of"]
         lines += [f"  {m}" for m in self.measurements]
         lines.append(f"(gradients more than {self.tolerance:g} away from the exact one were not considered)")
         return "\n".join(lines)
 
+    def _why(self) -> str:
+        fastest = min((m for m in self.measurements if m.seconds is not None), key=_seconds)
+        if str(fastest.strategy) == str(self.strategy):
+            return "the fastest"
+        gain = "with an exact gradient" if not _is_exact(fastest.strategy) else "with less memory"
+        return f"{gain}, within {SLACK:.0%} of {fastest.strategy}, the fastest"
+
 
 class Auto(GradientStrategy):
-    """Measure the candidates on the first batch, keep the fastest, and say why when asked.
+    """Measure the candidates on the first batch, keep the best, and say why when asked.
 
     A candidate is out if the energy does not allow it, if it runs out of memory, or if its gradient is more than
-    ``tolerance`` (relative) away from the exact one, where an exact one is possible. The choice is remembered for
-    each energy, device and shape; ``explain()`` tells it. Measured times vary: for runs that must be equal bit for
-    bit, name the strategy instead. ``compiled`` lets ``Compiled`` compete as well, on a GPU fused and captured and in
-    bfloat16 too where the tolerance allows it: making the programs takes up to a minute.
+    ``tolerance`` (relative) away from the exact one, where an exact one is possible. The best is the fastest, unless
+    another within 5 % of it is exact where it is not, or else keeps fewer bytes for the backward pass. The choice is
+    remembered for each energy, device and shape; ``explain()`` tells it. Measured times vary: for runs that must be
+    equal bit for bit, name the strategy instead.
+
+    On a CPU, where double backprop keeps 4 MiB or more, a traced program competes that keeps expensive results alone
+    (``Compiled(keep=True)``, made in a second or a few). If it wins, it keeps them for as few steps as 5 %, or half of
+    what it gained over the others, allow. ``compiled=True`` lets more programs compete, always: on a GPU fused and
+    captured and in bfloat16 too where the tolerance allows it, which takes up to a minute. ``False``: none.
     """
 
-    def __init__(self, tolerance: float = 1e-2, *, repeats: int = 3, compiled: bool = False) -> None:
+    def __init__(self, tolerance: float = 1e-2, *, repeats: int = 3, compiled: bool | None = None) -> None:
         if not tolerance > 0 or repeats < 1:
             raise ValueError(f"Auto needs tolerance > 0 and repeats ≥ 1, not {tolerance} and {repeats}")
         self.tolerance = tolerance
@@ -82,7 +108,8 @@ class Auto(GradientStrategy):
         remembered = self._choices.setdefault(potential.energy, {})
         key = (start.device, start.dtype, tuple(start.shape[1:]), descend.rule.steps, type(descend.domain))
         if key not in remembered:
-            remembered[key] = self._measure(descend, potential, start)
+            trial = _Trial(descend, potential, start, self.tolerance, self.repeats)
+            remembered[key] = trial.choice(self.compiled)
         self._latest = remembered[key]
         return self._latest
 
@@ -92,60 +119,111 @@ class Auto(GradientStrategy):
             return "Auto has not chosen yet: it measures on the first batch that is trained on"
         return str(self._latest)
 
-    def _measure(self, descend: Descend, potential: Potential, start: Tensor) -> Choice:
-        candidates: list[GradientStrategy] = [Exact(), Checkpointed(), ForwardOverReverse(), FiniteDifference()]
-        if self.compiled:
-            candidates += _programs(start.device)
-        reference: list[Tensor] | None = None
-        measurements: list[Measurement] = []
-        for strategy in candidates:
-            measurement, gradients = self._try(strategy, descend, potential, start, reference)
-            measurements.append(measurement)
-            if reference is None and gradients is not None:
-                reference = gradients
-        possible = [m for m in measurements if m.problem is None]
-        if not possible:
-            reasons = "; ".join(str(m) for m in measurements)
-            raise RuntimeError(f"no strategy can differentiate this descent: {reasons}")
-        best = min(possible, key=lambda m: m.seconds or 0.0)
-        return Choice(
-            best.strategy, tuple(measurements), str(start.device), type(potential.energy).__name__, self.tolerance
-        )
 
-    def _try(
-        self,
-        strategy: GradientStrategy,
-        descend: Descend,
-        potential: Potential,
-        start: Tensor,
-        reference: list[Tensor] | None,
-    ) -> tuple[Measurement, list[Tensor] | None]:
-        def once() -> list[Tensor]:
-            return _training_step(strategy, descend, potential, start)
-
-        try:
-            gradients = once()
-        except (RuntimeError, NotImplementedError, ValueError) as error:
-            return Measurement(strategy, None, None, _first_sentence(error)), None
-        distance = None
-        exact = not isinstance(strategy, FiniteDifference | Compiled)
-        if isinstance(strategy, Compiled):
-            for _ in range(3):  # a graph is captured on the third descent: only then is it what training will meet
-                gradients = once()
-        if reference is not None:
-            distance = _distance(gradients, reference)
-            if not distance <= self.tolerance:
-                problem = f"its gradient is {distance:.1e} away from the exact one"
-                return Measurement(strategy, None, distance, problem), None
-        seconds = min(_timed(once, start.device) for _ in range(self.repeats))
-        return Measurement(strategy, seconds, distance), gradients if exact else None
+def _plain() -> list[GradientStrategy]:
+    return [Exact(), Checkpointed(), ForwardOverReverse(), FiniteDifference()]
 
 
 def _programs(device: torch.device) -> list[GradientStrategy]:
-    programs: list[GradientStrategy] = [Compiled(Checkpointed(), patience=0), Compiled(patience=0)]
+    found: list[GradientStrategy] = [Compiled(Checkpointed(), patience=0), Compiled(patience=0)]
     if device.type == "cuda":
-        programs.append(Compiled(precision=torch.bfloat16, patience=0))
-    return programs
+        found.append(Compiled(precision=torch.bfloat16, patience=0))
+    return found
+
+
+@dataclass
+class _Trial:
+    """The batch on which candidates are measured, and what is known of them so far."""
+
+    descend: Descend
+    potential: Potential
+    start: Tensor
+    tolerance: float
+    repeats: int
+    reference: list[Tensor] | None = None  # the first exact gradient
+
+    def choice(self, compiled: bool | None) -> Choice:
+        tried = [self._tried(strategy) for strategy in _plain()]
+        by_default = self.start.device.type == "cpu" and (tried[0].kept or 0) >= WORTH
+        if compiled or (compiled is None and by_default):
+            tried.append(self._tried(Compiled(keep=True, patience=0)))
+        if compiled:
+            tried += [self._tried(strategy) for strategy in _programs(self.start.device)]
+        measured = self._timed(tried)
+        possible = [m for m in measured if m.problem is None]
+        if not possible:
+            reasons = "; ".join(str(m) for m in measured)
+            raise RuntimeError(f"no strategy can differentiate this descent: {reasons}")
+        allowed = (1 + SLACK) * min(map(_seconds, possible))
+        near = [m for m in possible if _seconds(m) <= allowed]
+        best = min(near, key=lambda m: (not _is_exact(m.strategy), m.kept or 0, _seconds(m)))
+        if isinstance(best.strategy, Compiled) and best.strategy.keep:
+            # Half of what a program gained over the plain strategies is spent on memory.
+            plain = min((_seconds(m) for m in possible if not isinstance(m.strategy, Compiled)), default=0.0)
+            measured += [best := m for m in self._thinned(best, max(allowed, (_seconds(best) + plain) / 2))]
+        name = type(self.potential.energy).__name__
+        return Choice(best.strategy, tuple(measured), str(self.start.device), name, self.tolerance)
+
+    def _once(self, strategy: GradientStrategy) -> list[Tensor]:
+        return _training_step(strategy, self.descend, self.potential, self.start)
+
+    def _tried(self, strategy: GradientStrategy) -> Measurement:
+        """Whether it is possible and right, and what it keeps."""
+        kept = _Kept(self.potential)
+        try:
+            if isinstance(strategy, Compiled):
+                self._once(strategy)  # the program is made
+            with kept.watched():
+                gradients = self._once(strategy)
+        except (RuntimeError, NotImplementedError, ValueError) as error:
+            return Measurement(strategy, None, None, _first_sentence(error))
+        if isinstance(strategy, Compiled) and self.start.device.type == "cuda":
+            for _ in range(2):  # a graph is captured on the third descent: only then is it what training will meet
+                gradients = self._once(strategy)
+        distance = None
+        if self.reference is not None:
+            distance = _distance(gradients, self.reference)
+            if not distance <= self.tolerance:
+                problem = f"its gradient is {distance:.1e} away from the exact one"
+                return Measurement(strategy, None, distance, problem)
+        elif _is_exact(strategy) and not isinstance(strategy, Compiled):
+            self.reference = gradients
+        return Measurement(strategy, math.inf, distance, kept=kept.most)
+
+    def _timed(self, tried: list[Measurement]) -> list[Measurement]:
+        """In turns, so that a busy moment of the machine meets everyone; the hopeless take one turn."""
+        seconds = [m.seconds for m in tried]
+        for turn in range(self.repeats):
+            hopeful = 2 * min((s for s in seconds if s is not None), default=0.0) if turn else math.inf
+            for i, measurement in enumerate(tried):
+                before = seconds[i]
+                if before is not None and before <= hopeful:
+                    seconds[i] = min(before, self._seconds(measurement.strategy))
+        return [replace(m, seconds=s) for m, s in zip(tried, seconds, strict=True)]
+
+    def _seconds(self, strategy: GradientStrategy) -> float:
+        return _timed(lambda: self._once(strategy), self.start.device)
+
+    def _thinned(self, whole: Measurement, allowed: float) -> list[Measurement]:
+        """The fewest kept steps that the time allows, from a measurement with half of them: time is linear in these."""
+        steps, strategy = self.descend.rule.steps, whole.strategy
+        assert isinstance(strategy, Compiled)
+        half = self._tried(strategy.keeping(0.5))
+        if half.problem is not None or half.kept == whole.kept:
+            return []
+        again, half = self._timed([replace(whole, seconds=math.inf), half])  # in turns: their ratio is what counts
+        slower = max(_seconds(half) / _seconds(again) - 1, 0.5 * LEAST)
+        each = _seconds(whole) * slower / (steps - round(steps / 2))  # seconds for a step whose results are made again
+        spared = int(min((allowed - _seconds(whole)) / each + 1e-6, steps - 1))
+        return [half, *self._timed([self._tried(strategy.keeping(1 - spared / steps))])]
+
+
+def _seconds(measurement: Measurement) -> float:
+    return math.inf if measurement.seconds is None else measurement.seconds
+
+
+def _is_exact(strategy: GradientStrategy) -> bool:
+    return not isinstance(strategy, FiniteDifference) and getattr(strategy, "precision", None) is None
 
 
 def _training_step(strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor) -> list[Tensor]:
@@ -158,6 +236,42 @@ def _training_step(strategy: GradientStrategy, descend: Descend, potential: Pote
         inputs = [leaf, *cut.feature_tensors(), *cut.parameters()]
         gradients = torch.autograd.grad(total, inputs, allow_unused=True)
     return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, gradients, strict=True)]
+
+
+class _Kept:
+    """The most bytes that saved tensors hold at once, parameters not counted."""
+
+    def __init__(self, potential: Potential) -> None:
+        self.own = {p.untyped_storage().data_ptr() for p in potential.energy.parameters()}
+        self.holders: Counter[int] = Counter()  # by address
+        self.now = self.most = 0
+
+    def watched(self) -> torch.autograd.graph.saved_tensors_hooks:
+        return torch.autograd.graph.saved_tensors_hooks(partial(_Held, self), lambda held: held.tensor)
+
+    def count(self, address: int, size: int, holders: int) -> None:
+        if address in self.own:
+            return
+        before = self.holders[address]
+        self.holders[address] += holders
+        self.now += size * ((self.holders[address] > 0) - (before > 0))
+        self.most = max(self.most, self.now)
+
+
+class _Held:
+    """Lives as long as autograd keeps the tensor."""
+
+    def __init__(self, kept: _Kept, tensor: Tensor) -> None:
+        self.kept, self.tensor = kept, tensor
+        try:
+            storage = tensor.untyped_storage()
+            self.place = storage.data_ptr(), storage.nbytes()
+        except RuntimeError:  # forward mode's symbolic zeros have no memory
+            self.place = 0, 0
+        kept.count(*self.place, 1)
+
+    def __del__(self) -> None:
+        self.kept.count(*self.place, -1)
 
 
 def _weights(y: Tensor) -> Tensor:

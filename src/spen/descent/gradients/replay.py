@@ -15,11 +15,15 @@ import torch
 from torch import Tensor
 
 from spen.descent.gradients.second_order import Products, plus
-from spen.descent.loop import Descend, GradientFunction, Path, Step
+from spen.descent.loop import Descend, Path, Step
 from spen.descent.potential import Potential
 from spen.protocols import GradientStrategy
 
-ProductFunction = Callable[[Potential, Tensor, Tensor], Products]
+Evaluation = Callable[[Potential, Tensor], tuple[Tensor, ...]]
+"""(∇E, E) at a point, and what the product at that point may want back."""
+
+ProductFunction = Callable[..., Products]
+"""H v and ∂⟨v, ∇E⟩ for a potential, a point, a direction, and what was kept of the evaluation, all of it or nothing."""
 
 
 class Replayed(GradientStrategy):
@@ -36,6 +40,19 @@ class Replayed(GradientStrategy):
         return replay(descend, potential, start, self.product)
 
 
+@dataclass(frozen=True)
+class Taken:
+    """One step on the tape: where its tensors are among the saved ones, and who moved."""
+
+    t: int
+    z: int
+    before: list[int]
+    after: list[int]
+    kept: list[int]  # what the evaluation left for the product
+    active: Tensor | None  # (B,) bool; None: every example moves
+    rows: Tensor | None  # the indices of the active ones
+
+
 @dataclass
 class Tape:
     """What the backward pass needs beside the saved tensors."""
@@ -44,10 +61,11 @@ class Tape:
     potential: Potential
     product: ProductFunction
     last: int | None = None  # differentiate this many last steps of each example; None: all
-    gradient: GradientFunction = Potential.gradient
+    gradient: Evaluation = Potential.gradient
+    keep: float = 0.0  # the share of the steps, from the last one on, whose evaluations leave something
     learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
     path: Path = field(default_factory=Path)
-    steps: list[tuple[int, int, list[int], list[int], Tensor | None, Tensor | None]] = field(default_factory=list)
+    steps: list[Taken] = field(default_factory=list)
     autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
 
     def __post_init__(self) -> None:
@@ -56,18 +74,28 @@ class Tape:
 
     def record(self, start: Tensor) -> list[Tensor]:
         """Run the loop; return the tensors that ``pull_back`` needs."""
-        store = _Store(start)
-        steps: list[Step] = []
+        store, self.steps = _Store(start), []
         self.autocast = _autocast_state(start)
+        # The backward pass begins with the last step and lets go of what it has used: what is made again comes last.
+        first = self.descend.rule.steps - round(self.keep * self.descend.rule.steps)
+        kept: tuple[Tensor, ...] = ()
+
+        def evaluate(potential: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal kept
+            g, energies, *others = self.gradient(potential, point)
+            kept = tuple(others) if len(self.steps) >= first else ()
+            return g, energies
+
+        def watch(s: Step) -> None:
+            before, after = store.put_all(s.before), store.put_all(s.after)
+            self.steps.append(Taken(s.t, store.put(s.z), before, after, store.append(kept), s.active, s.rows))
+
         # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
-        self.path = self.descend(self.potential, start.detach(), self.gradient, watch=steps.append)
-        self.steps = [
-            (s.t, store.put(s.z), store.put_all(s.before), store.put_all(s.after), s.active, s.rows) for s in steps
-        ]
+        self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
         return store.tensors
 
-    def pull_back(self, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-        """The cotangents of start, features, parameters, and parameters of rule and domain."""
+    def pull_back(self, saved: list[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """The cotangents of start, features, parameters, and parameters of rule and domain; ``saved`` is used up."""
         device, dtype, enabled = self.autocast
         with torch.autocast(device, dtype, enabled=enabled):
             return _backward(self, saved, cotangents)
@@ -80,10 +108,14 @@ def replay(
     product: ProductFunction,
     *,
     last: int | None = None,
-    gradient: GradientFunction = Potential.gradient,
+    gradient: Evaluation = Potential.gradient,
+    keep: float = 0.0,
 ) -> Path:
-    """Run the loop without a graph; its backward replays the steps with ``product``."""
-    tape = Tape(descend, potential.detached(), product, last, gradient)
+    """Run the loop without a graph; its backward replays the steps with ``product``.
+
+    What ``gradient`` returns beyond (∇E, E) is saved for ``product``, in the last ``keep`` · T steps.
+    """
+    tape = Tape(descend, potential.detached(), product, last, gradient, keep)
     inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
     results = _Replay.apply(tape, start, *inputs)
     taken = len(tape.path.outputs)
@@ -103,7 +135,14 @@ class _Replay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tape: Tape = ctx.tape
-        return (None, *tape.pull_back(ctx.saved_tensors, cotangents))
+        return (None, *tape.pull_back(released(ctx), cotangents))
+
+
+def released(ctx: Any) -> list[Tensor]:
+    """The saved tensors of a Function, in a list that is the last to hold them if the graph is not retained."""
+    saved = list(ctx.saved_tensors)
+    ctx.maybe_clear_saved_tensors()
+    return saved
 
 
 class _Store:
@@ -122,8 +161,13 @@ class _Store:
     def put_all(self, tensors: tuple[Tensor, ...]) -> list[int]:
         return [self.put(t) for t in tensors]
 
+    def append(self, tensors: tuple[Tensor, ...]) -> list[int]:
+        """Tensors that are let go one by one, and so share no place with others."""
+        self.tensors.extend(tensors)
+        return list(range(len(self.tensors) - len(tensors), len(self.tensors)))
 
-def _backward(tape: Tape, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+
+def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
     descend, taken = tape.descend, len(tape.path.outputs)
     from_losses, from_gradients = cotangents[:taken], cotangents[taken:]
     targets: list[Tensor] = [*tape.potential.feature_tensors(), *tape.potential.parameters()]
@@ -134,21 +178,22 @@ def _backward(tape: Tape, saved: Sequence[Tensor], cotangents: Sequence[Tensor |
     y_bar: Tensor | None = None
     state_bar: list[Tensor | None] = []
     for k in reversed(range(taken)):
-        t, z_at, before, after, active, rows = tape.steps[k]
+        step = tape.steps[k]
+        active, rows = step.active, step.rows
         y_bar = plus(y_bar, from_losses[k])
         moving = active
         if tape.last is not None:
-            kept = tape.path.steps_used - tape.last <= t
-            if not bool(kept.any()):
+            counts = tape.path.steps_used - tape.last <= step.t
+            if not bool(counts.any()):
                 return (None, *totals)
-            z_bar, y_bar = _masked(z_bar, kept), _masked(y_bar, kept)
-            state_bar = [_masked(bar, kept) for bar in state_bar]
-            moving = kept if active is None else active & kept
+            z_bar, y_bar = _masked(z_bar, counts), _masked(y_bar, counts)
+            state_bar = [_masked(bar, counts) for bar in state_bar]
+            moving = counts if active is None else active & counts
         with torch.enable_grad():
-            z = saved[z_at].detach().requires_grad_()
-            state = tuple(saved[i].detach().requires_grad_() for i in before)
-            g = descend.rule.recall(state, tuple(saved[i].detach() for i in after)).detach().requires_grad_()
-            new_z, new_state = descend.step(t, z, state, g, active)
+            z = saved[step.z].detach().requires_grad_()
+            state = tuple(saved[i].detach().requires_grad_() for i in step.before)
+            g = descend.rule.recall(state, tuple(saved[i].detach() for i in step.after)).detach().requires_grad_()
+            new_z, new_state = descend.step(step.t, z, state, g, active)
             new_y = descend.domain.output(new_z)
         outputs = [(new_z, z_bar), (new_y, y_bar), *zip(new_state, state_bar or [None] * len(new_state), strict=True)]
         z_bar, g_bar, *others = _pull(outputs, [z, g, *state, *tape.learned])
@@ -165,7 +210,8 @@ def _backward(tape: Tape, saved: Sequence[Tensor], cotangents: Sequence[Tensor |
             rows = None if bool(moving.all()) else moving.nonzero().squeeze(1)  # type: ignore[union-attr]
         with torch.no_grad():
             point = descend.point(z, descend.domain.output(z)).detach()
-        point_bar, bars = _products(tape, point, direction, rows)
+        kept = _let_go(saved, step.kept) if tape.last is None else []  # the rows may be others by now
+        point_bar, bars = _products(tape, point, direction, rows, kept)
         for i, bar in enumerate(bars):
             if bar is not None and i < features and rows is not None:
                 bar = torch.zeros_like(targets[i]).index_copy(0, rows, bar)
@@ -177,11 +223,19 @@ def _backward(tape: Tape, saved: Sequence[Tensor], cotangents: Sequence[Tensor |
     return (_start_bar(tape, saved[0], z_bar, y_bar), *totals)
 
 
-def _products(tape: Tape, point: Tensor, direction: Tensor, rows: Tensor | None) -> Products:
+def _let_go(saved: list[Tensor], indices: list[int]) -> list[Tensor]:
+    """Saved tensors that nobody needs after this step."""
+    taken = [saved[i] for i in indices]
+    for i in indices:
+        saved[i] = saved[0]
+    return taken
+
+
+def _products(tape: Tape, point: Tensor, direction: Tensor, rows: Tensor | None, kept: list[Tensor]) -> Products:
     if rows is None:
-        return tape.product(tape.potential, point, direction)
+        return tape.product(tape.potential, point, direction, *kept)
     part = tape.potential.detached(rows)
-    at_rows, bars = tape.product(part, point.index_select(0, rows), direction.index_select(0, rows))
+    at_rows, bars = tape.product(part, point.index_select(0, rows), direction.index_select(0, rows), *kept)
     full = None if at_rows is None else torch.zeros_like(point).index_copy(0, rows, at_rows)
     return full, bars
 

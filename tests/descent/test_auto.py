@@ -1,0 +1,137 @@
+"""How Auto chooses: the fastest, unless another is as fast and exact, or as fast and leaner."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spen
+from spen.descent.gradients import auto as module
+from spen.domains import Reals
+from spen.energies import Energy, Scaled
+from spen.gradients import Auto, Compiled, Exact, FiniteDifference, GradientStrategy
+from spen.rules import Momentum
+from spen.tasks.denoising.priors import DeepPrior
+
+
+def prior() -> Energy:
+    torch.manual_seed(0)
+    return Scaled(DeepPrior(16, 5, temperature=5.0), 0.1, learned=True)
+
+
+def gradients(energy: nn.Module, strategy: GradientStrategy, x: Tensor, steps: int = 10) -> Tensor:
+    minimizer = spen.Minimizer(Reals(), Momentum(steps, 0.02, decay=0.25, learn_rates=True), strategy)
+    total = sum(y.square().mean() for y in minimizer(energy, x, torch.zeros_like(x)).outputs)
+    assert isinstance(total, Tensor)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(energy.parameters()))])
+
+
+def told(monkeypatch: pytest.MonkeyPatch, times: dict[str, float], compiled: bool | None = None) -> tuple[Auto, Tensor]:
+    """Auto with made-up seconds for the strategies whose names begin so; others are slow."""
+
+    def seconds(_: object, strategy: GradientStrategy) -> float:
+        if isinstance(strategy, Compiled) and strategy.keep and "keep" in times:
+            return times["keep"] + (1 - strategy.keep) * times["again"]
+        return next((s for name, s in times.items() if str(strategy).startswith(name)), 9.0)
+
+    monkeypatch.setattr(module._Trial, "_seconds", seconds)
+    monkeypatch.setattr(module, "WORTH", 0)
+    auto, x = Auto(compiled=compiled), torch.rand(2, 1, 8, 9)
+    found = gradients(prior(), auto, x)
+    exact = gradients(prior(), Exact(), x)
+    assert float((found - exact).norm() / exact.norm()) < 1e-2
+    return auto, found
+
+
+def test_the_fastest_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto, _ = told(monkeypatch, {"Exact": 1.0, "Checkpointed": 1.06, "FiniteDifference": 1.2}, compiled=False)
+    assert auto.explain().startswith("Exact() for Scaled on cpu: the fastest of\n  Exact(): 1000.00 ms, ")
+    assert "Compiled" not in auto.explain()
+
+
+def test_within_five_percent_the_leaner_one_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto, _ = told(monkeypatch, {"Exact": 1.0, "Checkpointed": 1.04}, compiled=False)
+    first = "Checkpointed() for Scaled on cpu: with less memory, within 5% of Exact(), the fastest of\n"
+    assert auto.explain().startswith(first)
+
+
+def test_within_five_percent_an_exact_one_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto, _ = told(monkeypatch, {"FiniteDifference": 1.0, "Exact": 1.04}, compiled=False)
+    assert auto.explain().startswith("Exact() for Scaled on cpu: with an exact gradient, within 5% of FiniteDifference")
+
+
+@pytest.mark.parametrize(
+    ("times", "chosen"),
+    [
+        ({"Exact": 1.0, "keep": 1.0, "again": 0.25}, "keep=0.8"),  # 5 % of time for 2 of 10 steps
+        ({"Exact": 1.2, "keep": 1.0, "again": 0.25}, "keep=0.6"),  # half of what was gained over Exact is spent
+        ({"Exact": 1.0, "keep": 1.04, "again": 0.25}, "keep=1"),
+        ({"Exact": 1.0, "keep": 1.0, "again": 0.01}, "keep=0.7"),  # too good to be true
+    ],
+)
+def test_as_few_steps_are_kept_as_the_time_allows(
+    times: dict[str, float], chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    auto, _ = told(monkeypatch, times)
+    assert auto.explain().startswith(f"Compiled(ForwardOverReverse(), {chosen}) for Scaled on cpu: with less memory, ")
+    kept = dict(re.findall(r"^  (.*): .* ms, (.*) MiB kept", auto.explain(), re.MULTILINE))
+    assert float(kept[f"Compiled(ForwardOverReverse(), {chosen})"]) < float(kept["Exact()"])
+
+
+def test_a_slow_program_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto, _ = told(monkeypatch, {"Exact": 1.0, "keep": 1.06, "again": 0.25})
+    assert auto.explain().startswith("Exact() for Scaled on cpu: the fastest of")
+
+
+def test_small_problems_are_not_traced() -> None:
+    energy, x = prior(), torch.rand(1, 1, 8, 9)
+    auto = Auto(repeats=1)
+    gradients(energy, auto, x, steps=2)
+    assert "Compiled" not in auto.explain()
+
+
+class Looking(Energy):
+    """An energy whose formula depends on values: not traceable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        size = self.weight * (y - x).flatten(1).square().sum(1)
+        return size if float(y.detach().sum()) > -1 else 2 * size
+
+
+def test_what_cannot_be_traced_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WORTH", 0)
+    auto = Auto(repeats=1)
+    gradients(Looking(), auto, torch.rand(2, 3), steps=2)
+    assert "keep=1): not possible, the energy Looking cannot be traced" in auto.explain()
+
+
+def test_the_hopeless_are_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def seconds(_: object, strategy: GradientStrategy) -> float:
+        asked.append(type(strategy).__name__)
+        return 1.0 if isinstance(strategy, Exact) else 2.5
+
+    monkeypatch.setattr(module._Trial, "_seconds", seconds)
+    gradients(prior(), Auto(repeats=3, compiled=False), torch.rand(2, 1, 8, 9), steps=2)
+    assert asked[:4] == ["Exact", "Checkpointed", "ForwardOverReverse", "FiniteDifference"]
+    assert asked[4:] == ["Exact", "Exact"]
+
+
+def test_kept_bytes_are_those_of_saved_tensors() -> None:
+    auto, x = Auto(repeats=1, compiled=False), torch.rand(2, 1, 24, 32)
+    gradients(prior(), auto, x, steps=4)
+    choice = auto._latest
+    assert choice is not None
+    kept = {type(m.strategy): m.kept for m in choice.measurements}
+    one = 2 * 16 * 24 * 32 * 4  # a result of 16 channels
+    exact, differences = kept[Exact] or 0, kept[FiniteDifference] or 0
+    assert exact >= 4 * 6 * one
+    assert 0 < differences < exact / 3
