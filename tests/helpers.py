@@ -1,4 +1,4 @@
-"""Energies that count, and bytes that autograd keeps."""
+"""Energies that count, bytes that autograd keeps, and the gradients of a small training step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spen.protocols import Energy
+import spen
+from spen.domains import Reals
+from spen.protocols import Energy, GradientStrategy
+from spen.rules import Momentum
 
 
 class Counting(Energy):
@@ -59,3 +62,12 @@ def saved_for_backward() -> Iterator[Saved]:
     saved = Saved()
     with torch.autograd.graph.saved_tensors_hooks(saved.pack, lambda kept: kept.tensor):
         yield saved
+
+
+def gradients(energy: nn.Module, strategy: GradientStrategy, x: Tensor, steps: int = 3) -> Tensor:
+    """Every parameter's gradient of a loss on all iterates, one after another, from a descent with momentum."""
+    minimizer = spen.Minimizer(Reals(), Momentum(steps, 0.02, decay=0.25, learn_rates=True), strategy)
+    total = sum(y.square().mean() for y in minimizer(energy, x, torch.zeros_like(x)).outputs)
+    assert isinstance(total, Tensor)
+    wanted = [*energy.parameters(), *minimizer.parameters()]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(total, wanted, allow_unused=True) if g is not None])

@@ -20,11 +20,12 @@ from spen.descent.loop import Descend
 from spen.descent.potential import Potential
 from spen.domains import Reals, Simplex
 from spen.energies import Energy, Scaled
-from spen.gradients import Auto, Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
+from spen.gradients import Auto, Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import Momentum
 from spen.tasks.denoising.priors import DeepPrior
 from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model, gradients_of
+from tests.helpers import gradients
 
 aten = torch.ops.aten
 
@@ -39,14 +40,6 @@ class Pull(Energy):
 
     def forward(self, y: Tensor, x: Tensor) -> Tensor:
         return 0.5 * self.weight * (self.a * y - x).flatten(1).square().sum(1).square()
-
-
-def gradients(energy: nn.Module, strategy: GradientStrategy, x: Tensor, steps: int = 3) -> Tensor:
-    minimizer = spen.Minimizer(Reals(), Momentum(steps, 0.02, decay=0.25, learn_rates=True), strategy)
-    total = sum(y.square().mean() for y in minimizer(energy, x, torch.zeros_like(x)).outputs)
-    assert isinstance(total, Tensor)
-    wanted = [*energy.parameters(), *minimizer.parameters()]
-    return torch.cat([g.flatten() for g in torch.autograd.grad(total, wanted, allow_unused=True) if g is not None])
 
 
 def conv_energy(width: int = 16) -> Energy:

@@ -27,7 +27,7 @@ from spen.rules import GradientDescent, Momentum
 from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
 from spen.testing import check_strategy
 from spen.testing.strategy import all_rules, dividing_stop, example_model, gradients_of
-from tests.helpers import saved_for_backward
+from tests.helpers import gradients, saved_for_backward
 
 aten = torch.ops.aten
 
@@ -35,14 +35,6 @@ aten = torch.ops.aten
 def prior(width: int = 16, size: int = 5) -> Energy:
     torch.manual_seed(0)
     return Scaled(DeepPrior(width, size, temperature=5.0), 0.1, learned=True)
-
-
-def gradients(energy: nn.Module, strategy: GradientStrategy, x: Tensor, steps: int = 4) -> Tensor:
-    minimizer = spen.Minimizer(Reals(), Momentum(steps, 0.02, decay=0.25, learn_rates=True), strategy)
-    total = sum(y.square().mean() for y in minimizer(energy, x, torch.zeros_like(x)).outputs)
-    assert isinstance(total, Tensor)
-    wanted = [*energy.parameters(), *minimizer.parameters()]
-    return torch.cat([g.flatten() for g in torch.autograd.grad(total, wanted, allow_unused=True) if g is not None])
 
 
 def distance(found: Tensor, exact: Tensor) -> float:

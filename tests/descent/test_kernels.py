@@ -7,6 +7,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,8 @@ from spen.descent.compiled.convolutions import FORWARD, Convolution, Way, ways
 from spen.descent.compiled.lower import Passes
 
 aten = torch.ops.aten
-_INTERPRETED = "SPEN_INTERPRETED_KERNELS"  # set in the process that runs this file again under TRITON_INTERPRET=1
 on_gpu = pytest.mark.skipif(
     not (torch.cuda.is_available() and ops.kernels() is not None), reason="compiled kernels need a GPU and Triton"
-)
-interpreted = pytest.mark.skipif(
-    _INTERPRETED not in os.environ,
-    reason="another test runs this in a process where Triton interprets",
 )
 
 # batch, outputs, image height and width, kernel height and width, paddings
@@ -101,38 +97,20 @@ def check_narrow(shape: tuple[int, ...], last: bool, device: str, bound: float, 
 
 
 def test_interpreted_kernels_agree() -> None:
-    """Triton decides at import whether it interprets, so this file runs once more in a process of its own."""
+    """Triton decides at import whether it interprets, so these tests have a file and a process of their own."""
     if importlib.util.find_spec("triton") is None:
         pytest.skip("Triton is not installed: its kernels are not used here either")
     try:
         int(np.ones(1))
     except TypeError:
         pytest.skip("Triton's interpreter reads arrays of one element as numbers, which numpy 2.4 and later refuse")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", _INTERPRETED: "1"}
-    options = ["-p", "no:cacheprovider", "-o", "addopts=-q", "-k", "by_value_interpreted"]
-    command = [sys.executable, "-m", "pytest", *options, __file__]
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    options = ["-p", "no:cacheprovider", "-o", "addopts=-q"]
+    command = [sys.executable, "-m", "pytest", *options, Path(__file__).with_name("interpreted_kernels.py")]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=600)
     assert done.returncode == 0, done.stdout[-3000:]
     assert " passed" in done.stdout
     assert " skipped" not in done.stdout
-
-
-@interpreted
-@pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_weight_gradient_by_value_interpreted(shape: tuple[int, ...], last: bool) -> None:
-    which = SHAPES.index(shape)
-    check_wide(shape, 16, torch.float32, last, "cpu", 1e-5, which)
-    if last:  # the interpreter knows no bfloat16; the products of rounded operands are exact
-        check_wide(shape, 16, torch.float16, last, "cpu", 1e-5, which + 1)
-
-
-@interpreted
-@pytest.mark.parametrize("last", [True, False], ids=["channels last", "channels first"])
-@pytest.mark.parametrize("shape", [*SHAPES, (1, 16, 2, 300, 3, 5, 1, 2)], ids=str)
-def test_narrow_kernels_by_value_interpreted(shape: tuple[int, ...], last: bool) -> None:
-    which = sum(shape) % 3
-    check_narrow(shape, last, "cpu", 1e-5, slice(which, which + 1))
 
 
 # ── without Triton ──

@@ -173,8 +173,7 @@ def test_a_row_in_a_box_of_seconds_ends_with_a_result(tmp_path: Path) -> None:
     boxed = (*TINY[:-1], ("batches", 10**6), ("seconds", 2.0))
     line = _table(tmp_path, "convnet+", options=boxed)["table"][0]
     assert line["psnr"] > 20
-    assert 1.0 < line["train_seconds"] < 20.0
-    assert line["batches"] > 4
+    assert 4 < line["batches"] < 10**6, "the clock ended it, not the count"
 
 
 def test_a_row_prints_with_its_spread_and_the_papers_figure() -> None:
