@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TORCH := $(shell grep -i '^torch==' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs wheel clean
+.PHONY: help demo test lint bench kernels docs wheel clean
 
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -30,6 +30,13 @@ lint: $(VENV)/ready   ## style and types
 
 bench: $(VENV)/ready   ## time and memory of the strategies
 	$(BIN)/python -m benchmarks
+
+# A CPU build of torch has no Triton, and Triton's interpreter needs an older numpy: an environment apart, 1.5 GB.
+kernels:         ## the Triton kernels by value, interpreted on the CPU
+	$(PYTHON) -m venv build/kernels
+	build/kernels/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" numpy==2.3.5 pytest hypothesis
+	build/kernels/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.6.0
+	PYTHONPATH=src build/kernels/bin/python -m pytest -o addopts=-q tests/descent/test_kernels.py
 
 docs: $(VENV)/ready   ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

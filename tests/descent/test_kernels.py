@@ -22,7 +22,8 @@ from spen.descent.compiled.lower import Passes
 
 aten = torch.ops.aten
 on_gpu = pytest.mark.skipif(
-    not (torch.cuda.is_available() and ops.kernels() is not None), reason="compiled kernels need a GPU and Triton"
+    not (torch.cuda.is_available() and ops.kernels() is not None),
+    reason="compiled kernels need a GPU and Triton; `make kernels` interprets them",
 )
 
 # batch, outputs, image height and width, kernel height and width, paddings
@@ -99,11 +100,11 @@ def check_narrow(shape: tuple[int, ...], last: bool, device: str, bound: float, 
 def test_interpreted_kernels_agree() -> None:
     """Triton decides at import whether it interprets, so these tests have a file and a process of their own."""
     if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed: its kernels are not used here either")
+        pytest.skip("Triton is not installed: its kernels are not used here either; `make kernels` tests them")
     try:
         int(np.ones(1))
     except TypeError:
-        pytest.skip("Triton's interpreter reads arrays of one element as numbers, which numpy 2.4 and later refuse")
+        pytest.skip("Triton's interpreter needs numpy below 2.4; `make kernels` tests with one")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     options = ["-p", "no:cacheprovider", "-o", "addopts=-q"]
     command = [sys.executable, "-m", "pytest", *options, Path(__file__).with_name("interpreted_kernels.py")]
