@@ -83,17 +83,23 @@ STRATEGIES: list[tuple[str, Callable[[], GradientStrategy], str]] = [
     ("FiniteDifference, two passes", lambda: FiniteDifference(doubled=False), "tf32"),
     ("ForwardOverReverse", ForwardOverReverse, "tf32"),
     ("Compiled", Compiled, "tf32"),
+    ("Compiled, 16 rows", lambda: Compiled(rows=16), "tf32"),
     ("Compiled, kept", lambda: Compiled(keep=True), "tf32"),
     ("Compiled, three quarters kept", lambda: Compiled(keep=0.75), "tf32"),
     ("Compiled, finite differences", lambda: Compiled(FiniteDifference(doubled=False)), "tf32"),
     ("Compiled, bf16", lambda: Compiled(precision=torch.bfloat16), "bf16"),
+    ("Compiled, bf16, 16 rows", lambda: Compiled(rows=16, precision=torch.bfloat16), "bf16"),
     ("Auto", Auto, "tf32"),
 ]
 
 
 def _by_strategy(strategy: Callable[[], GradientStrategy]) -> Build:
     def build(problem: Problem) -> Step:
-        model = problem.with_strategy(strategy())
+        made = strategy()
+        rows = getattr(made, "rows", None)
+        if rows is not None and rows >= problem.sizes["batch"]:
+            raise Unavailable(f"the batch has no more than {rows} rows: the same as Compiled")
+        model = problem.with_strategy(made)
         return lambda: problem.gradients(problem.objective(model, problem.x, problem.target))
 
     return build

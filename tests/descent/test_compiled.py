@@ -18,13 +18,12 @@ from spen.descent.compiled import NotTraceable
 from spen.descent.compiled.simplify import simplified, speaks_to_host
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential
-from spen.domains import Reals, Simplex
+from spen.domains import Reals
 from spen.energies import Energy, Scaled
 from spen.gradients import Auto, Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse
-from spen.objectives import EndToEnd, squared_error
 from spen.rules import Momentum
 from spen.tasks.denoising.priors import DeepPrior
-from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model, gradients_of
+from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model
 from tests.helpers import gradients
 
 aten = torch.ops.aten
@@ -231,63 +230,6 @@ def _trajectory(model: spen.SPEN, x: Tensor, masked: bool) -> spen.Trajectory:
     with torch.no_grad():
         path = descend(potential.detached(), start)
         return spen.Trajectory.of(path, minimizer.domain, minimizer.rule.steps, potential, start, gradients=True)
-
-
-# ── on a GPU ──
-
-on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-
-
-@on_gpu
-@pytest.mark.parametrize("stopping", [False, True])
-def test_captured_descents_agree_with_exact(stopping: bool) -> None:
-    for domain in (Reals(), Simplex("logits"), Simplex("through_logits")):
-        for rule in all_rules():
-            stop = dividing_stop(domain, rule) if stopping else None
-            objective = EndToEnd(squared_error, change_penalty=0.01, gradient_penalty=0.01)
-            model, x, target = example_model(domain, rule, Compiled(patience=0, fuse=False), stop, keep_gradients=True)
-            model, x, target = model.cuda(), x.cuda(), target.cuda()
-            for scale in (1.0, 1.0, 1.0, 0.7, 1.3):
-                found = gradients_of(model, scale * x, target, objective)
-                model.minimizer.gradient, kept = Exact(), model.minimizer.gradient
-                exact = gradients_of(model, scale * x, target, objective)
-                model.minimizer.gradient = kept
-                for name, value in exact.items():
-                    torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
-
-
-@on_gpu
-def test_two_descents_before_their_backward_passes() -> None:
-    model, x, target = example_model(Reals(), all_rules()[1], Compiled(patience=0, fuse=False))
-    model, x, target = model.cuda(), x.cuda(), target.cuda()
-    objective = EndToEnd(squared_error)
-    for _ in range(4):
-        objective(model, x, target).backward()
-    model.zero_grad()
-    losses = [objective(model, s * x, target) for s in (0.5, 1.0, 1.5)]
-    for loss in losses:
-        loss.backward(retain_graph=True)
-    losses[0].backward()  # its lease is lost: the steps are taken again
-    found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    model.minimizer.gradient = Exact()
-    model.zero_grad()
-    for s in (0.5, 1.0, 1.5, 0.5):
-        objective(model, s * x, target).backward()
-    for a, b in zip(found, [p.grad for p in model.parameters() if p.grad is not None], strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
-
-
-@on_gpu
-def test_a_loss_on_other_iterates_is_not_served_by_the_old_graph() -> None:
-    model, x, target = example_model(Reals(), all_rules()[1], Compiled(patience=0, fuse=False))
-    model, x, target = model.cuda(), x.cuda(), target.cuda()
-    for _ in range(4):
-        EndToEnd(squared_error)(model, x, target).backward()
-    found = gradients_of(model, x, target, EndToEnd(squared_error, weights="last"))
-    model.minimizer.gradient = Exact()
-    exact = gradients_of(model, x, target, EndToEnd(squared_error, weights="last"))
-    for name, value in exact.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
 
 
 def test_auto_lets_programs_compete_when_asked() -> None:

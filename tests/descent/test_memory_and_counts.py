@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +12,16 @@ from torch import Tensor, nn
 import spen
 from spen.domains import Reals
 from spen.energies import Scaled, Sum
-from spen.gradients import Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
+from spen.gradients import (
+    Checkpointed,
+    Compiled,
+    Exact,
+    FiniteDifference,
+    ForwardOverReverse,
+    GradientStrategy,
+    Implicit,
+    Truncated,
+)
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum
 from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
@@ -43,6 +55,41 @@ def saved_bytes(steps: int, gradient: GradientStrategy) -> int:
     total = saved.bytes
     loss.backward()
     return total
+
+
+EVERYONE = [
+    Exact(),
+    Checkpointed(),
+    FiniteDifference(),
+    ForwardOverReverse(),
+    Truncated(2),
+    Implicit(),
+    Compiled(patience=0),
+    Compiled(keep=True, patience=0),
+]
+
+
+@pytest.mark.parametrize("strategy", EVERYONE, ids=str)
+def test_a_step_leaves_nothing_behind(strategy: GradientStrategy) -> None:
+    """The iterates go when the loss goes, not when Python next looks for cycles: on a GPU that may be too late."""
+    torch.manual_seed(0)
+    rule, stop = GradientDescent(30, 0.5), spen.RelativeChange(1e-6)
+    minimizer = spen.Minimizer(Reals(), rule, strategy, stop if isinstance(strategy, Implicit) else None)
+    energy = Scaled(Quadratic(torch.eye(3)), 1.0, learned=True).double()
+    x = torch.randn(2, 3, dtype=torch.float64)
+
+    def step() -> list[weakref.ref[Tensor]]:
+        outputs = minimizer(energy, x, torch.zeros_like(x)).outputs
+        outputs[-1].square().sum().backward()  # type: ignore[no-untyped-call]
+        return [weakref.ref(y) for y in outputs]
+
+    step()
+    gc.collect()
+    gc.disable()
+    try:
+        assert not any(y() is not None for y in step())
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("strategy", [Checkpointed(), FiniteDifference(), ForwardOverReverse()], ids=str)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +28,7 @@ class Captured:
     ``free`` is False meanwhile. A backward pass that comes after its lease has been lost takes the steps again.
     """
 
-    def __init__(self, tape: Tape, start: Tensor, pattern: Pattern, pool: Any) -> None:
+    def __init__(self, tape: Tape, start: Tensor, pattern: Pattern) -> None:
         self.start = start.detach().clone()
         features = trees.tree_map(lambda f: f.detach().clone().requires_grad_(f.requires_grad), tape.potential.features)
         self.tape = replace(tape, potential=replace(tape.potential, features=features))
@@ -35,28 +37,45 @@ class Captured:
         self.lease = 0
         self.free = True
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # The two are replayed in turns and may work in the same memory. Another descent's may not: it could write,
+        # on its way back, where this one keeps its iterates.
+        pool = torch.cuda.graph_pool_handle()
         with torch.no_grad():
-            self._rehearse()
-            with torch.cuda.graph(self.forward, pool=pool):
+            needed = self._rehearse()
+            with _capture(self.forward, pool, start.device):
+                _reserve(needed, start.device)
                 self.saved = self.tape.record(self.start)
             path = self.tape.path
             self.results = [*path.outputs, *path.gradients]
             self.extras = [*path.energies, path.steps_used, path.converged]
             self.cotangents = [torch.zeros_like(r) if p else None for r, p in zip(self.results, pattern, strict=True)]
-            with torch.cuda.graph(self.backward, pool=pool):
+            with _capture(self.backward, pool, start.device):
                 self.bars = self._pulled_back(self.saved, self.cotangents)
 
-    def _rehearse(self) -> None:
-        # cuDNN remembers the best algorithms for each thread, and this one may not have run the backward pass yet:
-        # a search during capture would break it.
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+    def _rehearse(self) -> int:
+        """Run what will be captured, twice, and return the bytes that it needs at its worst moment.
+
+        cuDNN remembers the best algorithms for each thread, and this one may not have run the backward pass yet: a
+        search during capture would break it, and the memory that a search takes is not counted. What waits for the
+        device would break it too, and is found here.
+        """
+        device, stream = self.start.device, torch.cuda.Stream(self.start.device)
+        stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            saved = self.tape.record(self.start)
-            results = [*self.tape.path.outputs, *self.tape.path.gradients]
-            ones = [torch.ones_like(r) if p else None for r, p in zip(results, self.pattern, strict=True)]
-            self._pulled_back(saved, ones)
-        torch.cuda.current_stream().wait_stream(stream)
+            self._rehearsal()
+            before = torch.cuda.memory_allocated(device)
+            torch.cuda.reset_peak_memory_stats(device)
+            with _nobody_waits():
+                self._rehearsal()
+            most = torch.cuda.max_memory_allocated(device) - before
+        torch.cuda.current_stream(device).wait_stream(stream)
+        return most
+
+    def _rehearsal(self) -> None:
+        saved = self.tape.record(self.start)
+        results = [*self.tape.path.outputs, *self.tape.path.gradients]
+        ones = [torch.ones_like(r) if p else None for r, p in zip(results, self.pattern, strict=True)]
+        self._pulled_back(saved, ones)
 
     def _pulled_back(self, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         # Autograd ties a parameter to the stream where it was first used, which a capture must not wait for:
@@ -84,6 +103,48 @@ class Captured:
     def path(self, extras: list[Tensor]) -> Path:
         *energies, steps_used, converged = extras
         return Path(energies=energies, steps_used=steps_used, converged=converged)
+
+
+class NotCapturable(RuntimeError):
+    """A CUDA graph cannot hold the descent: something in it looks at values, say, or memory is short."""
+
+
+@contextmanager
+def _capture(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
+    """Capture what runs within. A capture that fails leaves torch's generator and allocator as if it still went on,
+    so both are put back before NotCapturable is raised."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    before = generator.clone_state()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            yield
+    except RuntimeError as error:
+        generator.graphsafe_set_state(before)
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise NotCapturable(f"the descent cannot be captured: {reason[:200]}") from error
+
+
+@contextmanager
+def _nobody_waits() -> Iterator[None]:
+    """Raise NotCapturable at the end if the host has waited for the device within."""
+    mode = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
+    if any("synchronizing CUDA operation" in str(warning.message) for warning in caught):
+        raise NotCapturable("the descent waits for the device, which a CUDA graph cannot")
+
+
+def _reserve(needed: int, device: torch.device) -> None:
+    """Let the pool of a capture begin with one block that everything fits into, with a little room for gaps. Blocks
+    that are made one by one, of the sizes that happen to be asked for, take twice as much."""
+    torch.empty(needed + needed // 16 + 4 * 2**20, dtype=torch.uint8, device=device)
 
 
 class GraphReplay(torch.autograd.Function):
@@ -142,7 +203,6 @@ class Recorder:
         self.seen: Pattern | None = None
         self.calls = 0
         self.captured: list[Captured] = []
-        self.pool: Any = None
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         tape = Tape(descend, potential.detached(), self.program.product, None, self.program.gradient, self.keep)
@@ -153,9 +213,7 @@ class Recorder:
             results = _Watched.apply(self, tape, start, *inputs)
         else:
             results = GraphReplay.apply(captured, tape, start, *inputs)
-        taken = descend.rule.steps
-        tape.path.outputs, tape.path.gradients = list(results[:taken]), list(results[taken:])
-        return tape.path
+        return tape.hand_over(results, descend.rule.steps)
 
     def _ready(self, tape: Tape, start: Tensor) -> Captured | None:
         for captured in self.captured:
@@ -163,9 +221,11 @@ class Recorder:
                 return captured
         if len(self.captured) >= self.at_once or self.seen is None:
             return None
-        if self.pool is None:
-            self.pool = torch.cuda.graph_pool_handle()
-        self.captured.append(Captured(tape, start, self.seen, self.pool))
+        try:
+            self.captured.append(Captured(tape, start, self.seen))
+        except NotCapturable:
+            self.at_once = 0  # never again
+            return None
         return self.captured[-1]
 
 

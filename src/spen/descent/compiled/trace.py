@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from spen import trees
 from spen.descent.compiled.keep import alone, hand_over
 from spen.descent.compiled.order import is_view, writes
+from spen.descent.compiled.pieces import Pieces, silenced
 from spen.descent.compiled.simplify import simplified, speaks_to_host
 from spen.descent.compiled.within import within
 from spen.descent.gradients.second_order import NotTwiceDifferentiable, Products
@@ -35,7 +36,8 @@ class Program:
     """∇E and the products of one strategy, for one energy and inputs of one shape.
 
     Parameters and buffers are inputs of the program: they may change in value, not in shape. Numbers that are no
-    tensors are part of it. With ``keep``, ∇E hands its expensive results over to the products (``keep.py``).
+    tensors are part of it. With ``keep``, ∇E hands its expensive results over to the products (``keep.py``). With
+    ``rows``, the batch goes through in pieces of so many examples at most.
     """
 
     def __init__(
@@ -46,14 +48,19 @@ class Program:
         lowering: Lowering,
         *,
         keep: bool = False,
+        rows: int | None = None,
     ) -> None:
+        self.pieces = Pieces(point.shape[0], rows)
         self._names = [n for n, _ in potential.energy.named_parameters()]
         self._names += [n for n, _ in potential.energy.named_buffers()]
         self._present: list[bool] = []
         self._spec = pytree.tree_flatten(potential.features)[1]
         self._fixed = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in pytree.tree_leaves(potential.features)]
         wants = [leaf.requires_grad for leaf in trees.tensors(potential.features)]
-        inputs = [point.detach(), *self._inputs(potential)]
+        self._features = len(wants)
+        self._per_example = 1 + sum(wants)  # results of the products with one row per example; the others are sums
+        whole, _ = next(iter(self.pieces))
+        inputs = self._cut([point.detach(), *self._inputs(potential)], whole, 1 + len(wants))
         rebuilt = self._rebuilder(potential, wants)
 
         def gradient(at: Tensor, *tensors: Tensor) -> list[Tensor]:
@@ -79,18 +86,38 @@ class Program:
 
     def gradient(self, potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
         """(∇E, E) at a point, and what the product there wants back: takes the place of ``Potential.gradient``."""
+        inputs = [point.detach(), *self._inputs(potential)]
         with torch.no_grad():
-            return tuple(self._gradient(point.detach(), *self._inputs(potential)))
+            parts = [self._gradient(*self._cut(inputs, rows, 1 + self._features)) for rows, _ in self.pieces]
+            joined = [self.pieces.joined([part[i] for part in parts]) for i in range(2)]
+        return (*joined, *(result for part in parts for result in part[2:]))
 
     def product(self, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Products:
         """H v and ∂⟨v, ∇E⟩: takes the place of the strategy's own product. Nothing ``kept``: it is computed again."""
-        inputs = self._inputs(potential)
+        inputs = [point.detach(), direction.contiguous(), *self._inputs(potential)]
+        known = iter(kept)
+        rows_of: list[list[Tensor]] = []
+        sums: list[Tensor] = []
         with torch.no_grad():
-            if self._kept is not None and not kept:
-                kept = tuple(self._kept(point.detach(), *inputs))
-            found = iter(self._product(point.detach(), direction.contiguous(), *inputs, *kept))
-        at_point, *rest = (next(found) if present else None for present in self._present)
+            for rows, again in self.pieces:
+                at, towards, *others = self._cut(inputs, rows, 2 + self._features)
+                handed = [next(known) for _ in range(self.kept)] if kept else []
+                if self._kept is not None and not kept:
+                    handed = self._kept(at, *others)
+                found = self._product(at, silenced(towards, again), *others, *handed)
+                del handed
+                here = sum(self._present[: self._per_example])
+                rows_of.append(list(found[:here]))
+                sums = torch._foreach_add(sums, list(found[here:])) if sums else list(found[here:])  # type: ignore[assignment]
+            joined = iter([*(self.pieces.joined(parts) for parts in zip(*rows_of, strict=True)), *sums])
+        at_point, *rest = (next(joined) if present else None for present in self._present)
         return at_point, rest
+
+    def _cut(self, inputs: list[Tensor], rows: slice, moving: int) -> list[Tensor]:
+        """The inputs of a piece: of the first ``moving`` its rows, of the others everything."""
+        if self.pieces.number == 1:
+            return inputs
+        return [*(t[rows] for t in inputs[:moving]), *inputs[moving:]]
 
     def _inputs(self, potential: Potential) -> list[Tensor]:
         energy = potential.energy

@@ -28,6 +28,9 @@ SLACK = 0.05
 WORTH = 4 * 2**20
 """The bytes of double backprop from which on a program that keeps fewer is made without being asked for."""
 
+SMALL = 256 * 2**20
+"""The bytes of double backprop up to which a GPU may keep all that a program would compute again."""
+
 LEAST = 0.15
 """The least share of time that keeping is believed to save, whatever a busy machine says: a third of the work or so."""
 
@@ -83,10 +86,11 @@ class Auto(GradientStrategy):
     remembered for each energy, device and shape; ``explain()`` tells it. Measured times vary: for runs that must be
     equal bit for bit, name the strategy instead.
 
-    On a CPU, where double backprop keeps 4 MiB or more, a traced program competes that keeps expensive results alone
-    (``Compiled(keep=True)``, made in a second or a few). If it wins, it keeps them for as few steps as 5 %, or half of
-    what it gained over the others, allow. ``compiled=True`` lets more programs compete, always: on a GPU fused and
-    captured and in bfloat16 too where the tolerance allows it, which takes up to a minute. ``False``: none.
+    Traced programs compete too. On a GPU ``Compiled()``, fused and captured in a few seconds up to half a minute, and
+    ``Compiled(keep=True)`` where double backprop keeps 256 MiB at most. On a CPU, where it keeps 4 MiB or more,
+    ``Compiled(keep=True)``, made in a second or a few; if it wins, it keeps results for as few steps as 5 %, or half
+    of what it gained over the others, allow. ``compiled=True`` lets all of them compete, always, on a GPU those with
+    bfloat16 products too where the tolerance allows it. ``False``: none.
     """
 
     def __init__(self, tolerance: float = 1e-2, *, repeats: int = 3, compiled: bool | None = None) -> None:
@@ -144,9 +148,11 @@ class _Trial:
 
     def choice(self, compiled: bool | None) -> Choice:
         tried = [self._tried(strategy) for strategy in _plain()]
-        by_default = self.start.device.type == "cpu" and (tried[0].kept or 0) >= WORTH
-        if compiled or (compiled is None and by_default):
+        on_cpu, kept = self.start.device.type == "cpu", tried[0].kept or 0
+        if compiled or (compiled is None and (kept >= WORTH if on_cpu else kept <= SMALL)):
             tried.append(self._tried(Compiled(keep=True, patience=0)))
+        if compiled is None and not on_cpu:
+            tried.append(self._tried(Compiled(patience=0)))
         if compiled:
             tried += [self._tried(strategy) for strategy in _programs(self.start.device)]
         measured = self._timed(tried)
@@ -157,7 +163,7 @@ class _Trial:
         allowed = (1 + SLACK) * min(map(_seconds, possible))
         near = [m for m in possible if _seconds(m) <= allowed]
         best = min(near, key=lambda m: (not _is_exact(m.strategy), m.kept or 0, _seconds(m)))
-        if isinstance(best.strategy, Compiled) and best.strategy.keep:
+        if isinstance(best.strategy, Compiled) and best.strategy.keep and on_cpu:
             # Half of what a program gained over the plain strategies is spent on memory.
             plain = min((_seconds(m) for m in possible if not isinstance(m.strategy, Compiled)), default=0.0)
             measured += [best := m for m in self._thinned(best, max(allowed, (_seconds(best) + plain) / 2))]

@@ -37,6 +37,9 @@ class Compiled(GradientStrategy):
     for the backward pass instead of being computed again, ``True`` is all: on a CPU the time of double backprop, at
     about a quarter of its memory for convolutional energies. Where nothing is expensive nothing is kept.
 
+    ``rows`` sends the batch through the programs in pieces of so many examples at most: the memory that they work in
+    shrinks in proportion, and on a GPU a piece that fills it is no slower than the whole.
+
     A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
     after ``shapes`` programs new ones stay plain. Numbers that are not tensors are part of a program: when an
     attribute of the energy changes, a new one is made. Under autocast the plain strategy runs.
@@ -47,6 +50,7 @@ class Compiled(GradientStrategy):
         through: Replayed | None = None,
         *,
         keep: float = 0.0,
+        rows: int | None = None,
         precision: torch.dtype | None = None,
         fuse: bool | None = None,
         graphs: bool | None = None,
@@ -64,9 +68,11 @@ class Compiled(GradientStrategy):
             raise ValueError(f"keep is the share of the steps that are kept, from 0 to 1, not {keep}")
         if keep and not self.through.exact:
             raise ValueError(f"{self.through} asks for gradients at other points: there is nothing to keep for it")
+        if rows is not None and rows < 1:
+            raise ValueError(f"rows is how many examples are computed at once, 1 or more, not {rows}")
         if patience < 0 or shapes < 1:
             raise ValueError(f"Compiled needs patience ≥ 0 and shapes ≥ 1, not {patience} and {shapes}")
-        self.keep = float(keep)
+        self.keep, self.rows = float(keep), rows
         self.precision, self.fuse, self.graphs = precision, fuse, graphs
         self.patience, self.shapes = patience, shapes
         self._met: weakref.WeakKeyDictionary[nn.Module, dict[Key, int]] = weakref.WeakKeyDictionary()
@@ -115,6 +121,7 @@ class Compiled(GradientStrategy):
             self.through.product,
             lowering,
             keep=self.keep > 0,
+            rows=self.rows,
         )
         graphs = on_gpu if self.graphs is None else self.graphs
         return Recorder(program, keep=self.keep) if graphs and program.capturable else program
@@ -134,11 +141,12 @@ class Compiled(GradientStrategy):
         return _again, (self._options(),)
 
     def _options(self) -> dict[str, Any]:
-        names = ("through", "keep", "precision", "fuse", "graphs", "patience", "shapes")
+        names = ("through", "keep", "rows", "precision", "fuse", "graphs", "patience", "shapes")
         return {name: getattr(self, name) for name in names}
 
     def __repr__(self) -> str:
         given = [f"keep={self.keep:g}"] if self.keep else []
+        given += [f"rows={self.rows}"] if self.rows is not None else []
         given += [f"precision={self.precision}"] if self.precision is not None else []
         given += [f"{n}={getattr(self, n)}" for n in ("fuse", "graphs") if getattr(self, n) is not None]
         return f"Compiled({', '.join([str(self.through), *given])})"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -94,6 +94,16 @@ class Tape:
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
         return store.tensors
 
+    def hand_over(self, results: Sequence[Tensor], taken: int) -> Path:
+        """The path with the results of an autograd Function as its outputs and gradients.
+
+        The tape lets go of them: they hold the Function, which holds the tape, and all would wait for Python's
+        collector of cycles.
+        """
+        path = replace(self.path, outputs=list(results[:taken]), gradients=list(results[taken:]))
+        self.path = Path(steps_used=path.steps_used)
+        return path
+
     def pull_back(self, saved: list[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         """The cotangents of start, features, parameters, and parameters of rule and domain; ``saved`` is used up."""
         device, dtype, enabled = self.autocast
@@ -118,9 +128,7 @@ def replay(
     tape = Tape(descend, potential.detached(), product, last, gradient, keep)
     inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
     results = _Replay.apply(tape, start, *inputs)
-    taken = len(tape.path.outputs)
-    tape.path.outputs, tape.path.gradients = list(results[:taken]), list(results[taken:])
-    return tape.path
+    return tape.hand_over(results, len(tape.steps))
 
 
 class _Replay(torch.autograd.Function):
@@ -168,7 +176,7 @@ class _Store:
 
 
 def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
-    descend, taken = tape.descend, len(tape.path.outputs)
+    descend, taken = tape.descend, len(tape.steps)
     from_losses, from_gradients = cotangents[:taken], cotangents[taken:]
     targets: list[Tensor] = [*tape.potential.feature_tensors(), *tape.potential.parameters()]
     features = len(tape.potential.feature_tensors())
