@@ -39,16 +39,16 @@ MORE = [(2, 4, 32, 2, 3), (4, 8, 32, 16, 3), (2, 8, 64, 8, 2)]
 OFF = Passes(pairs=False, pointwise=False, turned=False, kernels=False, layout=torch.channels_last)
 LAST = Passes(turned=False, kernels=False, layout=torch.channels_last)
 VARIANTS: list[tuple[str, str, Passes]] = [
-    ("as it was", "tf32", OFF),
     ("everything", "tf32", Passes()),
-    ("as it was", "bf16", OFF),
+    ("everything, channels last", "tf32", Passes(layout=torch.channels_last)),
+    ("everything, channels first", "tf32", Passes(layout=torch.contiguous_format)),
     ("everything", "bf16", Passes()),
+    ("as it was", "tf32", OFF),
+    ("as it was", "bf16", OFF),
     ("pairs, pointwise", "tf32", LAST),
     ("pairs, pointwise, turned", "tf32", Passes(kernels=False)),
     ("everything but pairs", "tf32", Passes(pairs=False)),
     ("pairs, pointwise", "bf16", LAST),
-    ("everything, channels last", "tf32", Passes(layout=torch.channels_last)),
-    ("everything, channels first", "tf32", Passes(layout=torch.contiguous_format)),
     ("pointwise", "tf32", Passes(pairs=False, turned=False, kernels=False, layout=torch.channels_last)),
     ("everything but pairs", "bf16", Passes(pairs=False)),
 ]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from benchmarks.ceilings import wait
 
-WARM_UP = 3  # a strategy may compile on the second batch of a shape, and capture on the third
+WARM_UP = 5  # a strategy may compile on the second batch of a shape, and rehearse and capture on the fourth
 Step = Callable[[], list[Tensor]]
 """A full training step: forward, loss on every iterate, backward. Returns the gradients in the problem's order."""
 

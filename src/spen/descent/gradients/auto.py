@@ -167,6 +167,9 @@ class _Trial:
             # Half of what a program gained over the plain strategies is spent on memory.
             plain = min((_seconds(m) for m in possible if not isinstance(m.strategy, Compiled)), default=0.0)
             measured += [best := m for m in self._thinned(best, max(allowed, (_seconds(best) + plain) / 2))]
+        for strategy in (m.strategy for m in measured if m.strategy is not best.strategy):
+            if isinstance(strategy, Compiled):
+                strategy.forget()
         name = type(self.potential.energy).__name__
         return Choice(best.strategy, tuple(measured), str(self.start.device), name, self.tolerance)
 
@@ -236,10 +239,12 @@ def _training_step(strategy: GradientStrategy, descend: Descend, potential: Pote
     """Gradients of a fixed weighted sum of the outputs, touching nobody's .grad, F's graph or random state."""
     with torch.enable_grad():
         cut = potential.detached()
-        leaf = start.detach().requires_grad_()
+        others = [*cut.feature_tensors(), *cut.parameters()]
+        # As training will ask for it, so that a program made here serves there.
+        leaf = start.detach().requires_grad_(start.requires_grad or not others)
         path = strategy.run(descend, cut, leaf)
         total = sum(((y * _weights(y)).sum() for y in path.outputs), torch.zeros((), device=start.device))
-        inputs = [leaf, *cut.feature_tensors(), *cut.parameters()]
+        inputs = [leaf, *others] if leaf.requires_grad else others
         gradients = torch.autograd.grad(total, inputs, allow_unused=True)
     return [torch.zeros_like(i) if g is None else g for i, g in zip(inputs, gradients, strict=True)]
 

@@ -134,6 +134,11 @@ class Compiled(GradientStrategy):
                 other._programs[energy] = {key: p for key, p in programs.items() if isinstance(p, Program)}
         return other
 
+    def forget(self) -> None:
+        """Let go of all programs and of the memory that their graphs hold."""
+        self._programs.clear()
+        self._met.clear()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         return self.__class__(**self._options())  # programs belong to the energy they were made for
 
