@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from spen.descent.trajectory import Trajectory
@@ -40,6 +41,7 @@ class EndToEnd(Objective):
         self.weights = weights
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
+        self._known: dict[Any, Tensor] = {}  # weights by device and type
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         return self.of(model(x), target)
@@ -71,9 +73,17 @@ class EndToEnd(Objective):
         shared: dict[int, float] = {}
         for y, w in zip(trajectory.outputs, weights, strict=True):
             shared[id(y)] = shared.get(id(y), 0.0) + w
-        unique = {id(y): y for y in trajectory.outputs}
-        losses = [shared[key] * self.loss(y, target).mean() for key, y in unique.items() if shared[key]]
-        return sum(losses[1:], losses[0])
+        unique = {id(y): y for y in trajectory.outputs if shared[id(y)]}
+        # One mean and one weighted sum for all of them: on a GPU each small operation costs its launch.
+        losses = torch.stack([self.loss(y, target) for y in unique.values()])
+        return losses.reshape(len(unique), -1).mean(1) @ self._on(losses, [shared[key] for key in unique])
+
+    def _on(self, like: Tensor, weights: list[float]) -> Tensor:
+        """The weights as a tensor, remembered: copying them to a GPU makes the host wait."""
+        key = (like.device, like.dtype, *weights)
+        if key not in self._known:
+            self._known[key] = torch.tensor(weights, device=like.device, dtype=like.dtype)
+        return self._known[key]
 
 
 def _change(trajectory: Trajectory) -> Tensor:
