@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 import spen
 from benchmarks.measure import measure
-from spen.descent.compiled.graphs import Recorder
+from spen.descent.compiled import graphs
+from spen.descent.compiled.graphs import Captured, NotCapturable, Recorder
 from spen.domains import Reals, Simplex
 from spen.energies import Scaled
 from spen.gradients import Compiled, Exact
@@ -20,17 +22,70 @@ from spen.rules import GradientDescent, Momentum
 from spen.tasks.denoising.priors import DeepPrior
 from spen.testing.strategy import all_rules, dividing_stop, example_model, gradients_of
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+class Replays:
+    """What stands in for a graph on a CPU: a call that writes into the same memory every time."""
+
+    def __init__(self, replay: Callable[[], None]) -> None:
+        self.replay = replay
+
+
+class StandIn(Captured):
+    """Static memory and leases as on a GPU, filled by running the tape instead of replaying it."""
+
+    def _capture(self) -> None:
+        self.forward, self.backward = Replays(self._again), Replays(self._back)  # type: ignore[assignment]
+        self._record()
+        self.cotangents = [torch.zeros_like(r) if p else None for r, p in zip(self.results, self.pattern, strict=True)]
+        self.bars = self._pulled_back(self.saved, self.cotangents)
+
+    @torch.no_grad()
+    def _again(self) -> None:
+        before = [*self.saved, *self.results, *self.extras]
+        self._record()
+        written = [*self.saved, *self.results, *self.extras]
+        for memory, value in zip(before, written, strict=True):
+            memory.copy_(value)
+        saved, results = len(self.saved), len(self.results)
+        self.saved = before[:saved]
+        self.results, self.extras = before[saved : saved + results], before[saved + results :]
+
+    @torch.no_grad()
+    def _back(self) -> None:
+        for memory, value in zip(self.bars, self._pulled_back(self.saved, self.cotangents), strict=True):
+            if memory is not None and value is not None:
+                memory.copy_(value)
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=on_gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "cpu":
+        monkeypatch.setattr(graphs, "Captured", StandIn)
+    return str(request.param)
+
+
+def compiled() -> Compiled:
+    return Compiled(patience=0, fuse=False, graphs=True)
+
+
+def recorder_of(model: spen.SPEN) -> Recorder:
+    strategy = model.minimizer.gradient
+    assert isinstance(strategy, Compiled)
+    (recorder,) = strategy._programs[model.energy].values()
+    assert isinstance(recorder, Recorder)
+    return recorder
 
 
 @pytest.mark.parametrize("stopping", [False, True])
-def test_captured_descents_agree_with_exact(stopping: bool) -> None:
+def test_captured_descents_agree_with_exact(stopping: bool, device: str) -> None:
     for domain in (Reals(), Simplex("logits"), Simplex("through_logits")):
         for rule in all_rules():
             stop = dividing_stop(domain, rule) if stopping else None
             objective = EndToEnd(squared_error, change_penalty=0.01, gradient_penalty=0.01)
-            model, x, target = example_model(domain, rule, Compiled(patience=0, fuse=False), stop, keep_gradients=True)
-            model, x, target = model.cuda(), x.cuda(), target.cuda()
+            model, x, target = example_model(domain, rule, compiled(), stop, keep_gradients=True)
+            model, x, target = model.to(device), x.to(device), target.to(device)
             for scale in (1.0, 1.0, 1.0, 0.7, 1.3):
                 found = gradients_of(model, scale * x, target, objective)
                 model.minimizer.gradient, kept = Exact(), model.minimizer.gradient
@@ -38,11 +93,12 @@ def test_captured_descents_agree_with_exact(stopping: bool) -> None:
                 model.minimizer.gradient = kept
                 for name, value in exact.items():
                     torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
+            assert len(recorder_of(model).captured) == 1
 
 
-def test_two_descents_before_their_backward_passes() -> None:
-    model, x, target = example_model(Reals(), all_rules()[1], Compiled(patience=0, fuse=False))
-    model, x, target = model.cuda(), x.cuda(), target.cuda()
+def test_two_descents_before_their_backward_passes(device: str) -> None:
+    model, x, target = example_model(Reals(), all_rules()[1], compiled())
+    model, x, target = model.to(device), x.to(device), target.to(device)
     objective = EndToEnd(squared_error)
     for _ in range(4):
         objective(model, x, target).backward()
@@ -50,25 +106,63 @@ def test_two_descents_before_their_backward_passes() -> None:
     losses = [objective(model, s * x, target) for s in (0.5, 1.0, 1.5)]
     for loss in losses:
         loss.backward(retain_graph=True)
-    losses[0].backward()  # its lease is lost: the steps are taken again
+    assert len(recorder_of(model).captured) == 3
+    losses[1].backward(retain_graph=True)  # its memory is as it was
+    for _ in range(3):
+        model(2 * x)
+    losses[0].backward()  # its memory is another's by now: the steps are taken again
     found = [p.grad.clone() for p in model.parameters() if p.grad is not None]
     model.minimizer.gradient = Exact()
     model.zero_grad()
-    for s in (0.5, 1.0, 1.5, 0.5):
+    for s in (0.5, 1.0, 1.5, 1.0, 0.5):
         objective(model, s * x, target).backward()
     for a, b in zip(found, [p.grad for p in model.parameters() if p.grad is not None], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8)
 
 
-def test_a_loss_on_other_iterates_is_not_served_by_the_old_graph() -> None:
-    model, x, target = example_model(Reals(), all_rules()[1], Compiled(patience=0, fuse=False))
-    model, x, target = model.cuda(), x.cuda(), target.cuda()
+def test_a_loss_on_other_iterates_is_not_served_by_the_old_graph(device: str) -> None:
+    model, x, target = example_model(Reals(), all_rules()[1], compiled())
+    model, x, target = model.to(device), x.to(device), target.to(device)
     for _ in range(4):
         EndToEnd(squared_error)(model, x, target).backward()
-    found = gradients_of(model, x, target, EndToEnd(squared_error, weights="last"))
+    for _ in range(2):  # the first takes the steps again, the second has a graph of its own
+        found = gradients_of(model, x, target, EndToEnd(squared_error, weights="last"))
+    assert [sum(c.pattern) for c in recorder_of(model).captured] == [1]
     model.minimizer.gradient = Exact()
     exact = gradients_of(model, x, target, EndToEnd(squared_error, weights="last"))
     for name, value in exact.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
+
+
+def test_losses_that_take_turns_run_without_a_graph(device: str) -> None:
+    model, x, target = example_model(Reals(), all_rules()[1], compiled())
+    model, x, target = model.to(device), x.to(device), target.to(device)
+    objectives = [EndToEnd(squared_error), EndToEnd(squared_error, weights="last")]
+    for _ in range(4):
+        found = [gradients_of(model, x, target, objective) for objective in objectives]
+    recorder = recorder_of(model)
+    assert (recorder.at_once, recorder.captured) == (0, [])
+    model.minimizer.gradient = Exact()
+    for objective, gradients in zip(objectives, found, strict=True):
+        for name, value in gradients_of(model, x, target, objective).items():
+            torch.testing.assert_close(gradients[name], value, rtol=1e-8, atol=1e-8)
+
+
+def test_a_failed_capture_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[StandIn] = []
+
+    class Failing(StandIn):
+        def _capture(self) -> None:
+            tried.append(self)
+            raise NotCapturable("no memory")
+
+    monkeypatch.setattr(graphs, "Captured", Failing)
+    model, x, target = example_model(Reals(), all_rules()[1], compiled())
+    for _ in range(5):
+        found = gradients_of(model, x, target, EndToEnd(squared_error))
+    assert (len(tried), recorder_of(model).captured) == (1, [])
+    model.minimizer.gradient = Exact()
+    for name, value in gradients_of(model, x, target, EndToEnd(squared_error)).items():
         torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
 
 
@@ -80,46 +174,43 @@ class Looking(GradientDescent):
         return super().update(t, z, scale * gradient, state)
 
 
+@on_gpu
 @pytest.mark.parametrize("found_out", ["in the rehearsal", "by the capture"])
 def test_a_descent_that_cannot_be_captured_runs_without_a_graph(
     found_out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if found_out == "by the capture":
         monkeypatch.setattr("spen.descent.compiled.graphs._nobody_waits", nullcontext)
-    model, x, target = example_model(Reals(), Looking(3, 0.1), Compiled(patience=0, fuse=False))
+    model, x, target = example_model(Reals(), Looking(3, 0.1), compiled())
     model, x, target = model.cuda(), x.cuda(), target.cuda()
-    strategy = model.minimizer.gradient
-    assert isinstance(strategy, Compiled)
     for _ in range(5):
         found = gradients_of(model, x, target, EndToEnd(squared_error))
-    model.minimizer.gradient = Exact()
+    captured, model.minimizer.gradient = recorder_of(model).captured, Exact()
     for name, value in gradients_of(model, x, target, EndToEnd(squared_error)).items():
         torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
-    (recorder,) = strategy._programs[model.energy].values()
-    assert isinstance(recorder, Recorder)
-    assert recorder.captured == []
+    assert captured == []
     assert torch.rand(3, device="cuda").shape == (3,)  # the generator is not left within a capture
-    other, x, target = example_model(Reals(), all_rules()[1], Compiled(patience=0, fuse=False))
+    other, x, target = example_model(Reals(), all_rules()[1], compiled())
     other, x, target = other.cuda(), x.cuda(), target.cuda()
     for _ in range(4):
         gradients_of(other, x, target, EndToEnd(squared_error))
-    (recorder,) = other.minimizer.gradient._programs[other.energy].values()  # type: ignore[attr-defined]
-    assert len(recorder.captured) == 1
+    assert len(recorder_of(other).captured) == 1
 
 
+@on_gpu
 @pytest.mark.parametrize("rows", [None, 8])
 def test_graphs_hold_little_more_than_a_descent_needs(rows: int | None) -> None:
     """Half as much again for gaps between blocks; without a block to begin with it was more than twice."""
     torch.manual_seed(0)
     energy, x = Scaled(DeepPrior(16, 5), 0.1).cuda(), torch.rand(32, 1, 128, 128, device="cuda")
     most = {}
-    for graphs in (False, True):
-        strategy = Compiled(rows=rows, patience=0, fuse=False, graphs=graphs)
+    for captured in (False, True):
+        strategy = Compiled(rows=rows, patience=0, fuse=False, graphs=captured)
         minimizer = spen.Minimizer(Reals(), Momentum(4, 0.02), strategy).cuda()
 
         def step(minimizer: spen.Minimizer = minimizer) -> list[Tensor]:
             total = sum(y.square().mean() for y in minimizer(energy, x, torch.zeros_like(x)).outputs)
             return list(torch.autograd.grad(total, list(energy.parameters()), allow_unused=True))  # type: ignore[arg-type]
 
-        most[graphs] = measure(lambda step=step: step, x.device, seconds=0.1, repeats=3).peak_bytes  # type: ignore[misc]
+        most[captured] = measure(lambda step=step: step, x.device, seconds=0.1, repeats=3).peak_bytes  # type: ignore[misc]
     assert most[True] < 1.6 * most[False]

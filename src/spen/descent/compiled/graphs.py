@@ -36,21 +36,27 @@ class Captured:
         self.pattern = pattern
         self.lease = 0
         self.free = True
-        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # The two are replayed in turns and may work in the same memory. Another descent's may not: it could write,
-        # on its way back, where this one keeps its iterates.
-        pool = torch.cuda.graph_pool_handle()
         with torch.no_grad():
-            needed = self._rehearse()
-            with _capture(self.forward, pool, start.device):
-                _reserve(needed, start.device)
-                self.saved = self.tape.record(self.start)
-            path = self.tape.path
-            self.results = [*path.outputs, *path.gradients]
-            self.extras = [*path.energies, path.steps_used, path.converged]
-            self.cotangents = [torch.zeros_like(r) if p else None for r, p in zip(self.results, pattern, strict=True)]
-            with _capture(self.backward, pool, start.device):
-                self.bars = self._pulled_back(self.saved, self.cotangents)
+            self._capture()
+
+    def _capture(self) -> None:
+        # The two graphs are replayed in turns and may work in the same memory. Another descent's may not: it could
+        # write, on its way back, where this one keeps its iterates.
+        pool, device = torch.cuda.graph_pool_handle(), self.start.device
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        needed = self._rehearse()
+        with _capturing(self.forward, pool, device):
+            _reserve(needed, device)
+            self._record()
+        self.cotangents = [torch.zeros_like(r) if p else None for r, p in zip(self.results, self.pattern, strict=True)]
+        with _capturing(self.backward, pool, device):
+            self.bars = self._pulled_back(self.saved, self.cotangents)
+
+    def _record(self) -> None:
+        self.saved = self.tape.record(self.start)
+        path = self.tape.path
+        self.results = [*path.outputs, *path.gradients]
+        self.extras = [*path.energies, path.steps_used, path.converged]
 
     def _rehearse(self) -> int:
         """Run what will be captured, twice, and return the bytes that it needs at its worst moment.
@@ -110,7 +116,7 @@ class NotCapturable(RuntimeError):
 
 
 @contextmanager
-def _capture(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
+def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
     """Capture what runs within. A capture that fails leaves torch's generator and allocator as if it still went on,
     so both are put back before NotCapturable is raised."""
     generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
@@ -151,12 +157,14 @@ class GraphReplay(torch.autograd.Function):
     """``replay`` by graphs. Inputs and outputs as there; the captured memory never leaves this file."""
 
     @staticmethod
-    def forward(ctx: Any, captured: Captured, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, recorder: Recorder, captured: Captured, tape: Tape, start: Tensor, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
         results, extras = captured.descend(start.detach(), [f.detach() for f in trees.tensors(tape.potential.features)])
         tape.path = captured.path(extras)
         captured.lease += 1
         captured.free = False
-        ctx.captured, ctx.tape, ctx.lease = captured, tape, _Lease(captured)
+        ctx.recorder, ctx.captured, ctx.tape, ctx.lease = recorder, captured, tape, _Lease(captured)
         ctx.save_for_backward(start)
         ctx.set_materialize_grads(False)
         return tuple(results)
@@ -170,10 +178,11 @@ class GraphReplay(torch.autograd.Function):
             captured.free = True
         else:
             ctx.lease.give_up()
+            ctx.recorder.look_at(pattern_of(cotangents))
             with torch.no_grad():
                 saved = ctx.tape.record(ctx.saved_tensors[0].detach())
                 bars = ctx.tape.pull_back(saved, cotangents)
-        return (None, None, *bars)
+        return (None, None, None, *bars)
 
 
 class _Lease:
@@ -194,13 +203,14 @@ class Recorder:
     """Watches a program's first descents, then captures it; falls back to plain replay whenever a graph cannot serve.
 
     The first ``warmup`` descents run without graphs: kernels are chosen and compiled, and the pattern of cotangents
-    is seen.
+    is seen. A loss that sends something to other outputs than before gets graphs of its own.
     """
 
     def __init__(self, program: Program, *, keep: float = 0.0, warmup: int = 2, at_once: int = 4) -> None:
         self.program, self.keep = program, keep
         self.warmup, self.at_once = warmup, at_once
         self.seen: Pattern | None = None
+        self.changes = 0
         self.calls = 0
         self.captured: list[Captured] = []
 
@@ -212,13 +222,22 @@ class Recorder:
         if captured is None:
             results = _Watched.apply(self, tape, start, *inputs)
         else:
-            results = GraphReplay.apply(captured, tape, start, *inputs)
+            results = GraphReplay.apply(self, captured, tape, start, *inputs)
         return tape.hand_over(results, descend.rule.steps)
+
+    def look_at(self, pattern: Pattern) -> None:
+        """A loss asks for these outputs. One that changes its mind again and again is not worth a capture each time."""
+        self.changes += pattern != self.seen
+        self.seen = pattern
+        if self.changes > 4:
+            self.at_once, self.captured = 0, []
 
     def _ready(self, tape: Tape, start: Tensor) -> Captured | None:
         for captured in self.captured:
             if captured.free and captured.pattern == self.seen:
                 return captured
+        # The loss may ask for other iterates than before: graphs that do not serve it any more make room.
+        self.captured = [c for c in self.captured if not c.free]
         if len(self.captured) >= self.at_once or self.seen is None:
             return None
         try:
@@ -242,7 +261,7 @@ class _Watched(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        ctx.recorder.seen = pattern_of(cotangents)
+        ctx.recorder.look_at(pattern_of(cotangents))
         return (None, None, *ctx.tape.pull_back(released(ctx), cotangents))
 
 
