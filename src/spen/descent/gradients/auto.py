@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -173,8 +174,8 @@ class _Trial:
         name = type(self.potential.energy).__name__
         return Choice(best.strategy, tuple(measured), str(self.start.device), name, self.tolerance)
 
-    def _once(self, strategy: GradientStrategy) -> list[Tensor]:
-        return _training_step(strategy, self.descend, self.potential, self.start)
+    def _once(self, strategy: GradientStrategy, kept: _Kept | None = None) -> list[Tensor]:
+        return _training_step(strategy, self.descend, self.potential, self.start, kept)
 
     def _tried(self, strategy: GradientStrategy) -> Measurement:
         """Whether it is possible and right, and what it keeps."""
@@ -182,8 +183,7 @@ class _Trial:
         try:
             if isinstance(strategy, Compiled):
                 self._once(strategy)  # the program is made
-            with kept.watched():
-                gradients = self._once(strategy)
+            gradients = self._once(strategy, kept)
         except (RuntimeError, NotImplementedError, ValueError) as error:
             return Measurement(strategy, None, None, _first_sentence(error))
         if isinstance(strategy, Compiled) and self.start.device.type == "cuda":
@@ -235,14 +235,21 @@ def _is_exact(strategy: GradientStrategy) -> bool:
     return not isinstance(strategy, FiniteDifference) and getattr(strategy, "precision", None) is None
 
 
-def _training_step(strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor) -> list[Tensor]:
-    """Gradients of a fixed weighted sum of the outputs, touching nobody's .grad, F's graph or random state."""
+def _training_step(
+    strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor, kept: _Kept | None = None
+) -> list[Tensor]:
+    """Gradients of a fixed weighted sum of the outputs, touching nobody's .grad, F's graph or random state.
+
+    ``kept`` watches the forward pass. Not the backward pass: there, hooks on saved tensors and forward mode together
+    would make cycles that nobody collects.
+    """
     with torch.enable_grad():
         cut = potential.detached()
         others = [*cut.feature_tensors(), *cut.parameters()]
         # As training will ask for it, so that a program made here serves there.
         leaf = start.detach().requires_grad_(start.requires_grad or not others)
-        path = strategy.run(descend, cut, leaf)
+        with nullcontext() if kept is None else kept.watched():
+            path = strategy.run(descend, cut, leaf)
         total = sum(((y * _weights(y)).sum() for y in path.outputs), torch.zeros((), device=start.device))
         inputs = [leaf, *others] if leaf.requires_grad else others
         gradients = torch.autograd.grad(total, inputs, allow_unused=True)
