@@ -75,7 +75,7 @@ def test_tolerance_and_repeats_are_passed_on() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench, "Auto", lambda *a, **k: calls.append((a, k)) or original(*a, **k))
         time_strategies(opened.model, opened.x, tolerance=0.5, repeats=2)
-    assert calls == [((0.5,), {"repeats": 2})]
+    assert calls == [((0.5,), {"repeats": 2, "patience": 0})]
 
 
 def test_the_models_own_strategy_is_left_alone() -> None:

@@ -163,6 +163,39 @@ def test_kept_bytes_are_those_of_saved_tensors() -> None:
     assert 0 < differences < exact / 3
 
 
+@pytest.mark.parametrize(
+    ("options", "asked"),
+    [
+        ({"patience": 3}, [False, None]),
+        ({"patience": 0}, [None]),
+        ({"patience": 3, "compiled": True}, [True]),
+        ({"patience": 9}, [False]),
+    ],
+)
+def test_programs_compete_when_a_run_has_lasted(
+    options: dict[str, Any], asked: list[bool | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[bool | None] = []
+    choose = module._Trial.choice
+
+    def choice(self: module._Trial, compiled: bool | None) -> module.Choice:
+        trials.append(compiled)
+        return choose(self, False)
+
+    monkeypatch.setattr(module, "_programs_wait", lambda device: True)
+    monkeypatch.setattr(module._Trial, "choice", choice)
+    energy, auto, x = prior(), Auto(repeats=1, **options), torch.rand(1, 1, 8, 9)
+    for batch in range(8):
+        gradients(energy, auto, x, steps=2)
+        assert len(trials) == 1 or batch >= 3
+    assert trials == asked
+
+
+def test_patience_is_not_negative() -> None:
+    with pytest.raises(ValueError, match="Auto needs patience ≥ 0, not -1"):
+        Auto(patience=-1)
+
+
 def test_a_trial_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the candidates saved is let go of, forward mode's too."""
     watchers: list[module._Kept] = []

@@ -61,7 +61,7 @@ class Opened:
 def time_strategies(model: spen.SPEN, x: Any, *, tolerance: float = 1e-2, repeats: int = 3) -> Report:
     """Measure every strategy that `Auto` would choose from, on this batch, as it would."""
     own = model.minimizer
-    observer = _Observer(Auto(tolerance, repeats=repeats))
+    observer = _Observer(Auto(tolerance, repeats=repeats, patience=0))
     watched = spen.SPEN(
         features=model.features,
         init=model.init,

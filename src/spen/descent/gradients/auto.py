@@ -87,20 +87,26 @@ class Auto(GradientStrategy):
     remembered for each energy, device and shape; ``explain()`` tells it. Measured times vary: for runs that must be
     equal bit for bit, name the strategy instead.
 
-    Traced programs compete too. On a GPU ``Compiled()``, fused and captured in a few seconds up to half a minute, and
-    ``Compiled(keep=True)`` where double backprop keeps 256 MiB at most. On a CPU, where it keeps 4 MiB or more,
+    Traced programs compete too. On a GPU, after ``patience`` batches of a shape, everything is measured once more with
+    ``Compiled()``, fused and captured in a few seconds up to half a minute, and ``Compiled(keep=True)`` where double
+    backprop keeps 256 MiB at most: a short run does not wait for it. On a CPU, where it keeps 4 MiB or more,
     ``Compiled(keep=True)``, made in a second or a few; if it wins, it keeps results for as few steps as 5 %, or half
     of what it gained over the others, allow. ``compiled=True`` lets all of them compete, always, on a GPU those with
     bfloat16 products too where the tolerance allows it. ``False``: none.
     """
 
-    def __init__(self, tolerance: float = 1e-2, *, repeats: int = 3, compiled: bool | None = None) -> None:
+    def __init__(
+        self, tolerance: float = 1e-2, *, repeats: int = 3, compiled: bool | None = None, patience: int = 30
+    ) -> None:
         if not tolerance > 0 or repeats < 1:
             raise ValueError(f"Auto needs tolerance > 0 and repeats ≥ 1, not {tolerance} and {repeats}")
+        if patience < 0:
+            raise ValueError(f"Auto needs patience ≥ 0, not {patience}")
         self.tolerance = tolerance
         self.repeats = repeats
         self.compiled = compiled
-        self._choices: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], Choice]] = (
+        self.patience = patience
+        self._choices: weakref.WeakKeyDictionary[nn.Module, dict[tuple[object, ...], _Remembered]] = (
             weakref.WeakKeyDictionary()
         )
         self._latest: Choice | None = None
@@ -112,10 +118,13 @@ class Auto(GradientStrategy):
         """The remembered choice for this energy, or a new measurement."""
         remembered = self._choices.setdefault(potential.energy, {})
         key = (start.device, start.dtype, tuple(start.shape[1:]), descend.rule.steps, type(descend.domain))
-        if key not in remembered:
+        known = remembered.get(key)
+        if known is None or known.waiting == 0:
+            waits = self.patience if known is None and self.compiled is None and _programs_wait(start.device) else -1
             trial = _Trial(descend, potential, start, self.tolerance, self.repeats)
-            remembered[key] = trial.choice(self.compiled)
-        self._latest = remembered[key]
+            known = remembered[key] = _Remembered(trial.choice(False if waits > 0 else self.compiled), waits)
+        known.waiting -= 1
+        self._latest = known.choice
         return self._latest
 
     def explain(self) -> str:
@@ -123,6 +132,17 @@ class Auto(GradientStrategy):
         if self._latest is None:
             return "Auto has not chosen yet: it measures on the first batch that is trained on"
         return str(self._latest)
+
+
+@dataclass
+class _Remembered:
+    choice: Choice
+    waiting: int  # batches until it is made anew; below 0: it stays
+
+
+def _programs_wait(device: torch.device) -> bool:
+    """Whether making a program takes so long here that a run should have lasted a while first."""
+    return device.type != "cpu"
 
 
 def _plain() -> list[GradientStrategy]:
