@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensorMode
 
 import spen
 from spen.domains import Box, Reals
@@ -52,6 +54,21 @@ def test_end_to_end_by_value() -> None:
     norms = [float(g.flatten(1).norm(dim=1).mean()) for g in trajectory.gradients]
     penalised = float(EndToEnd(squared_error, gradient_penalty=0.3)(model, x, target))
     assert penalised == pytest.approx(expected + 0.3 * sum(norms) / 4)
+
+
+def test_remembered_weights_are_those_of_the_iterates_wherever_they_were_made() -> None:
+    objective = EndToEnd(squared_error)
+    model, x, target = example_model(Reals(), all_rules()[0], Exact())
+    with torch.inference_mode():
+        scored = objective(model, x, target)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        objective.of(model(x), target)
+    expected = gradients_of(model, x, target, EndToEnd(squared_error))
+    for name, value in gradients_of(model, x, target, objective).items():
+        torch.testing.assert_close(value, expected[name])
+    assert float(objective(model, x, target)) == pytest.approx(float(scored))
+    assert len(objective._known) == 1
+    assert copy.deepcopy(objective)._known == {}
 
 
 def test_early_stopping_changes_the_loss_of_nobody() -> None:

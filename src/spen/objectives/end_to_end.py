@@ -81,9 +81,16 @@ class EndToEnd(Objective):
     def _on(self, like: Tensor, weights: list[float]) -> Tensor:
         """The weights as a tensor, remembered: copying them to a GPU makes the host wait."""
         key = (like.device, like.dtype, *weights)
-        if key not in self._known:
-            self._known[key] = torch.tensor(weights, device=like.device, dtype=like.dtype)
-        return self._known[key]
+        found = self._known.get(key)
+        if found is None:
+            with torch.inference_mode(False):  # what is scored first may be trained on next
+                found = torch.tensor(weights, device=like.device, dtype=like.dtype)
+            if type(found) is Tensor:  # not one that stands in for it while something is traced
+                self._known[key] = found
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_known": {}}
 
 
 def _change(trajectory: Trajectory) -> Tensor:

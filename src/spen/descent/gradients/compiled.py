@@ -38,7 +38,7 @@ class Compiled(GradientStrategy):
     about a quarter of its memory for convolutional energies. Where nothing is expensive nothing is kept.
 
     ``rows`` sends the batch through the programs in pieces of so many examples at most: the memory that they work in
-    shrinks in proportion, and on a GPU a piece that fills it is no slower than the whole.
+    shrinks in proportion, and time grows a little.
 
     A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
     after ``shapes`` programs new ones stay plain. Numbers that are not tensors are part of a program: when an
