@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -185,7 +186,7 @@ def _forward_product() -> Convolution:
     return Convolution(FORWARD, (1, 16, 6, 6), (16, 16, 3, 3), (3, 3), (1, 1), (1, 1))
 
 
-def test_ways_that_fail_or_disagree_are_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ways_that_fail_or_disagree_are_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that does not run or computes something else is named and left out, however fast it is."""
     product = _forward_product()
     plain = ways(product, torch.contiguous_format, None, turned=False, kernels=False)["cudnn"]
@@ -203,6 +204,7 @@ def test_ways_that_fail_or_disagree_are_not_chosen(monkeypatch: pytest.MonkeyPat
     measured: list[object] = []
     monkeypatch.setattr(choose, "seconds_of", lambda call, device: measured.append(call()) or 1.0)
     monkeypatch.setattr(choose, "_known", {})
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     arguments = (product, found, torch.device("cpu"), torch.contiguous_format, None)
     with pytest.warns(UserWarning, match="Convolution") as caught:
         times = choose.times(*arguments)
@@ -213,6 +215,49 @@ def test_ways_that_fail_or_disagree_are_not_chosen(monkeypatch: pytest.MonkeyPat
     assert texts[2].endswith(": out of shared memory")
     assert choose.times(*arguments) is times  # remembered
     assert len(measured) == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "again"),
+    [
+        (None, 0),
+        ("not JSON", 1),
+        ("[]", 1),
+        ("no plain way", 1),
+        ("another way", 1),
+        ("no number", 1),
+        ("no file can be written", 1),
+    ],
+)
+def test_times_are_kept_for_the_next_process(
+    damage: str | None, again: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And measured again if what was kept is damaged, or was measured for other ways."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    measured: list[object] = []
+    monkeypatch.setattr(choose, "seconds_of", lambda call, device: measured.append(call) or 0.25)
+    found = ways(_forward_product(), torch.contiguous_format, None, turned=True, kernels=False)
+    arguments = (_forward_product(), found, torch.device("cpu"), torch.contiguous_format, None)
+    if damage == "no file can be written":
+        monkeypatch.setattr(choose, "_file", lambda: tmp_path / "missing" / "file.json")
+    monkeypatch.setattr(choose, "_known", {})
+    times = choose.times(*arguments)
+    assert times == {"cudnn": 0.25, "turned": 0.25}
+    path = tmp_path / "spen-products.json"
+    if damage in ("not JSON", "[]"):
+        path.write_text(damage)
+    elif damage not in (None, "no file can be written"):
+        (described,) = json.loads(path.read_text())
+        kept = {
+            "no plain way": {"turned": 0.1},
+            "another way": {"cudnn": 0.1, "x": 0.1},
+            "no number": {"cudnn": "fast"},
+        }
+        path.write_text(json.dumps({described: kept[str(damage)]}))
+    monkeypatch.setattr(choose, "_known", {})
+    assert choose.times(*arguments) == times
+    assert len(measured) == 2 + 2 * again
+    assert [p.name for p in tmp_path.iterdir()] == ([] if "written" in str(damage) else ["spen-products.json"])
 
 
 def _called(way: Way, *operands: Tensor) -> Tensor:

@@ -1,10 +1,19 @@
-"""The fastest way to compute a product on this GPU: measured once for each shape, checked by value, remembered."""
+"""The fastest way to compute a product on this GPU: measured once for each shape, checked by value, remembered.
+
+What was measured is kept beside torch.compile's own cache: the next process on this machine need not measure, and one
+on a busy GPU does not measure what others do to it.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import os
 import statistics
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,8 +36,68 @@ def times(
     tf32 = torch.backends.cudnn.allow_tf32
     key = (product, tuple(found), device, layout, precision, tf32, torch.backends.cudnn.benchmark)
     if key not in _known:
-        _known[key] = _measured(product, found, device)
+        described = _described(product, device, layout, precision)
+        stored = _stored().get(described)
+        if _fits(stored, found):
+            _known[key] = stored
+        else:
+            _known[key] = _measured(product, found, device)
+            _store(described, _known[key])
     return _known[key]
+
+
+# ── from one process to the next ──
+
+
+def _file() -> Path:
+    from torch._inductor.runtime.runtime_utils import cache_dir
+
+    return Path(cache_dir()) / "spen-products.json"
+
+
+def _described(
+    product: Convolution, device: torch.device, layout: torch.memory_format, precision: torch.dtype | None
+) -> str:
+    """The product on this machine, as a text: what else than itself its times depend on is part of it."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+    settings = [torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark, torch.backends.cudnn.version()]
+    return " | ".join(map(str, [name, torch.__version__, _triton(), *settings, layout, precision, product]))
+
+
+def _triton() -> str | None:
+    try:
+        import triton
+    except Exception:  # a Triton that breaks while it is imported is no Triton
+        return None
+    return str(triton.__version__)
+
+
+def _stored() -> Any:
+    try:
+        found = json.loads(_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _fits(stored: Any, found: dict[str, Way]) -> bool:
+    """Whether it says how long some of these ways take, the plain one among them."""
+    if not isinstance(stored, dict) or next(iter(found)) not in stored or not stored.keys() <= found.keys():
+        return False
+    return all(isinstance(s, float) and math.isfinite(s) and s > 0 for s in stored.values())
+
+
+def _store(described: str, times: Times) -> None:
+    path = _file()
+    part = path.with_suffix(f".{os.getpid()}")
+    try:  # in one go: others read and write it too, and the last one wins
+        part.write_text(json.dumps({**_stored(), described: times}, indent=1))
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+
+
+# ── measuring ──
 
 
 def _measured(product: Convolution, found: dict[str, Way], device: torch.device) -> Times:
