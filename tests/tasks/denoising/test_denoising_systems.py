@@ -254,3 +254,20 @@ def test_folders_are_denoised_and_sources_are_safe(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'dp-9' is neither a run folder nor a model of the package \(dp-3, "):
         load_model("dp-9")
     assert {"dp-3", "srl-grammar"} <= set(shipped())
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_crops_of_depth_are_turned_over_when_asked(
+    flips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Crops] = []
+
+    def crops(*args: object, **options: object) -> Crops:
+        made.append(Crops(*args, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    monkeypatch.setattr("spen.tasks.denoising.experiment.Crops", crops)
+    few = {"batches": 1, "batch_size": 1, "crop": "16x16", "width": 2, "warmup": 0}
+    recipe = find_recipe("foe-3").with_options(**few, flips=str(flips).lower())
+    train(recipe, find_regime("rooms"), tmp_path, quick=True, accelerator="cpu", progress=False)
+    assert [c.flips for c in made] == [flips]

@@ -159,7 +159,7 @@ def train(
         splits.train,
         schedule.crop,
         seed=seed,
-        flips=gaussian,  # a sensor's shadows fall to one side, so depth is left as it is
+        flips=gaussian or schedule.flips,
         sigma=GREY_SIGMA if gaussian else 0.0,
         device="cuda" if on_gpu else "cpu",
     )

@@ -78,7 +78,8 @@ class Schedule:
     not come to an end before. ``average`` > 0 scores and keeps an exponential mean of the weights with this decay.
     ``pretrain`` is the share of batches and seconds in which the net of spen-best is trained as a feed-forward
     denoiser at ``pretrain_rate``, before its square becomes an energy (Sec. 5 pretrains F through Init likewise). It is
-    off: ∇E is JᵀR, and training for R alone says little about J.
+    off: ∇E is JᵀR, and training for R alone says little about J. ``flips`` turns crops of depth images over as well,
+    though a sensor's shadows fall to one side; those of grey images always are.
     """
 
     batches: int = 4000
@@ -94,6 +95,7 @@ class Schedule:
     average: float = 0.0
     pretrain: float = 0.0
     pretrain_rate: float = 1e-3
+    flips: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
