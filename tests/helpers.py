@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
+from spen.energies import Scaled
 from spen.protocols import Energy, GradientStrategy
 from spen.rules import Momentum
+from spen.tasks.denoising.priors import DeepPrior
 
 
 class Counting(Energy):
@@ -71,3 +73,14 @@ def gradients(energy: nn.Module, strategy: GradientStrategy, x: Tensor, steps: i
     assert isinstance(total, Tensor)
     wanted = [*energy.parameters(), *minimizer.parameters()]
     return torch.cat([g.flatten() for g in torch.autograd.grad(total, wanted, allow_unused=True) if g is not None])
+
+
+def prior(width: int = 16, size: int = 5) -> Energy:
+    """A convolutional energy with a learned weight, the same every time."""
+    torch.manual_seed(0)
+    return Scaled(DeepPrior(width, size, temperature=5.0), 0.1, learned=True)
+
+
+def distance(found: Tensor, exact: Tensor) -> float:
+    """‖found − exact‖ / ‖exact‖."""
+    return float((found - exact).norm() / exact.norm())

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: nothing that is read here can run code."""
+"""Files that are whole or not there, and tensors in safetensors files: nothing that is read here can run code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["load_weights", "save_weights"]
+__all__ = ["load_weights", "save_weights", "write_whole"]
+
+
+def write_whole(path: Path, text: str) -> None:
+    """A text file; the old one stays until the new one is whole, and of several processes the last one wins."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:

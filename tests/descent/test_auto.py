@@ -14,15 +14,10 @@ import spen
 from spen.descent.compiled.trace import Program
 from spen.descent.gradients import auto as module
 from spen.domains import Reals
-from spen.energies import Energy, Scaled
+from spen.energies import Energy
 from spen.gradients import Auto, Compiled, Exact, FiniteDifference, GradientStrategy
 from spen.rules import Momentum
-from spen.tasks.denoising.priors import DeepPrior
-
-
-def prior() -> Energy:
-    torch.manual_seed(0)
-    return Scaled(DeepPrior(16, 5, temperature=5.0), 0.1, learned=True)
+from tests.helpers import prior
 
 
 def gradients(energy: nn.Module, strategy: GradientStrategy, x: Tensor, steps: int = 10) -> Tensor:
@@ -194,6 +189,27 @@ def test_programs_compete_when_a_run_has_lasted(
 def test_patience_is_not_negative() -> None:
     with pytest.raises(ValueError, match="Auto needs patience ≥ 0, not -1"):
         Auto(patience=-1)
+
+
+@pytest.mark.parametrize(
+    ("compiled", "device", "kept", "names"),
+    [
+        (None, "cpu", module.WORTH - 1, []),
+        (None, "cpu", module.WORTH, ["ForwardOverReverse(), keep=1"]),
+        (None, "cuda", module.SMALL, ["ForwardOverReverse(), keep=1", "ForwardOverReverse()"]),
+        (None, "cuda", module.SMALL + 1, ["ForwardOverReverse()"]),
+        (False, "cuda", 0, []),
+        (True, "cpu", 0, ["ForwardOverReverse(), keep=1", "Checkpointed()", "ForwardOverReverse()"]),
+    ],
+)
+def test_which_programs_compete(compiled: bool | None, device: str, kept: int, names: list[str]) -> None:
+    found = module._programs(compiled, torch.device(device), kept)
+    assert [str(strategy) for strategy in found] == [f"Compiled({name})" for name in names]
+
+
+def test_bfloat16_competes_on_a_gpu_when_asked() -> None:
+    *_, last = module._programs(True, torch.device("cuda"), 0)
+    assert str(last) == "Compiled(ForwardOverReverse(), precision=torch.bfloat16)"
 
 
 def test_a_trial_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

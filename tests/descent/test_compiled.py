@@ -19,12 +19,11 @@ from spen.descent.compiled.simplify import simplified, speaks_to_host
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential
 from spen.domains import Reals
-from spen.energies import Energy, Scaled
+from spen.energies import Energy
 from spen.gradients import Auto, Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse
 from spen.rules import Momentum
-from spen.tasks.denoising.priors import DeepPrior
 from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model
-from tests.helpers import gradients
+from tests.helpers import gradients, prior
 
 aten = torch.ops.aten
 
@@ -41,13 +40,8 @@ class Pull(Energy):
         return 0.5 * self.weight * (self.a * y - x).flatten(1).square().sum(1).square()
 
 
-def conv_energy(width: int = 16) -> Energy:
-    torch.manual_seed(0)
-    return Scaled(DeepPrior(width, 3, temperature=5.0), 0.1, learned=True)
-
-
 def product_graph(through: Callable[[Potential, Tensor, Tensor], Any]) -> torch.fx.GraphModule:
-    energy, y = conv_energy(), torch.rand(2, 1, 6, 7)
+    energy, y = prior(size=3), torch.rand(2, 1, 6, 7)
     potential = Potential.of(energy, None)
 
     def product(at: Tensor, direction: Tensor) -> list[Tensor]:
@@ -87,28 +81,28 @@ def test_a_filled_tensor_of_zeros_is_no_zero() -> None:
 
 @pytest.mark.parametrize("through", [ForwardOverReverse(), Checkpointed()], ids=str)
 def test_convolutions_agree_with_exact(through: Any) -> None:
-    energy, x = conv_energy().double(), torch.rand(2, 1, 8, 9, dtype=torch.float64)
+    energy, x = prior(size=3).double(), torch.rand(2, 1, 8, 9, dtype=torch.float64)
     exact = gradients(energy, Exact(), x)
     found = gradients(energy, Compiled(through, patience=0), x)
     assert float((found - exact).norm() / exact.norm()) < 1e-10
 
 
 def test_fused_programs_agree_with_exact() -> None:
-    energy, x = conv_energy(), torch.rand(2, 1, 8, 9)
+    energy, x = prior(size=3), torch.rand(2, 1, 8, 9)
     exact = gradients(energy, Exact(), x, steps=2)
     found = gradients(energy, Compiled(patience=0, fuse=True), x, steps=2)
     assert 0 < float((found - exact).norm() / exact.norm()) < 1e-5
 
 
 def test_bfloat16_operands_change_the_gradient_a_little() -> None:
-    energy, x = conv_energy(), torch.rand(2, 1, 8, 9)
+    energy, x = prior(size=3), torch.rand(2, 1, 8, 9)
     exact = gradients(energy, Exact(), x)
     rounded = gradients(energy, Compiled(patience=0, precision=torch.bfloat16), x)
     assert 1e-5 < float((rounded - exact).norm() / exact.norm()) < 2e-2
 
 
 def test_narrow_layers_keep_their_precision() -> None:
-    energy, x = conv_energy(width=8), torch.rand(2, 1, 8, 9)
+    energy, x = prior(8, 3), torch.rand(2, 1, 8, 9)
     exact = gradients(energy, Exact(), x)
     found = gradients(energy, Compiled(patience=0, precision=torch.bfloat16), x)
     assert float((found - exact).norm() / exact.norm()) < 1e-5
@@ -167,7 +161,7 @@ def test_an_energy_that_looks_at_values_cannot_be_traced() -> None:
 
 
 def test_under_autocast_the_plain_strategy_runs() -> None:
-    energy, strategy = conv_energy(), Compiled(patience=0)
+    energy, strategy = prior(size=3), Compiled(patience=0)
     x = torch.rand(2, 1, 8, 9)
     with torch.autocast("cpu", torch.bfloat16):
         found = gradients(energy, strategy, x)
@@ -233,7 +227,7 @@ def _trajectory(model: spen.SPEN, x: Tensor, masked: bool) -> spen.Trajectory:
 
 
 def test_auto_lets_programs_compete_when_asked() -> None:
-    energy, x = conv_energy(), torch.rand(2, 1, 8, 9)
+    energy, x = prior(size=3), torch.rand(2, 1, 8, 9)
     told = {}
     for compiled in (False, True):
         auto = Auto(repeats=1, compiled=compiled)

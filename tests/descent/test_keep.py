@@ -27,18 +27,9 @@ from spen.rules import GradientDescent, Momentum
 from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
 from spen.testing import check_strategy
 from spen.testing.strategy import all_rules, dividing_stop, example_model, gradients_of
-from tests.helpers import gradients, saved_for_backward
+from tests.helpers import distance, gradients, prior, saved_for_backward
 
 aten = torch.ops.aten
-
-
-def prior(width: int = 16, size: int = 5) -> Energy:
-    torch.manual_seed(0)
-    return Scaled(DeepPrior(width, size, temperature=5.0), 0.1, learned=True)
-
-
-def distance(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm())
 
 
 def traced(energy: nn.Module, x: Tensor, through: Any, *, keep: bool = True) -> Program:

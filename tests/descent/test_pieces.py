@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from benchmarks.measure import cpu_peak
 from spen.descent.compiled.keep import hand_over
 from spen.descent.compiled.pieces import Pieces, silenced
 from spen.descent.compiled.trace import Program
 from spen.domains import Reals, Simplex
-from spen.energies import Scaled
 from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference
 from spen.protocols import Domain
-from spen.tasks.denoising.priors import DeepPrior
 from spen.testing import check_strategy
-from tests.helpers import gradients
+from tests.helpers import distance, gradients, prior
 
 
 @given(batch=st.integers(1, 60), most=st.none() | st.integers(1, 70))
@@ -51,15 +46,6 @@ def test_the_contract_of_a_strategy_holds_in_pieces(rows: int, domain: Domain) -
 def test_pieces_with_kept_results(rows: int, keep: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spen.descent.compiled.trace.hand_over", lambda g, p: hand_over(g, p, density=0.01))
     check_strategy(Compiled(Checkpointed(), keep=keep, rows=rows, patience=0), tolerance=1e-8, domains=[Reals()])
-
-
-def prior() -> Any:
-    torch.manual_seed(0)
-    return Scaled(DeepPrior(16, 5, temperature=5.0), 0.1, learned=True)
-
-
-def distance(found: Tensor, exact: Tensor) -> float:
-    return float((found - exact).norm() / exact.norm())
 
 
 def test_a_convolutional_energy_in_uneven_pieces() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import types
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import spen
 from spen.domains import Box, Reals
@@ -69,6 +73,33 @@ def test_remembered_weights_are_those_of_the_iterates_wherever_they_were_made() 
     assert float(objective(model, x, target)) == pytest.approx(float(scored))
     assert len(objective._known) == 1
     assert copy.deepcopy(objective)._known == {}
+
+
+def test_an_iterate_more_costs_the_operations_of_its_loss_alone() -> None:
+    calls: list[object] = []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            calls.append(operation)
+            return operation(*args, **(kwargs or {}))
+
+    def operations(call: Callable[[], object]) -> int:
+        calls.clear()
+        with Counting():
+            call()
+        return len(calls)
+
+    objective, target = EndToEnd(squared_error), torch.rand(2, 3)
+
+    def total(steps: int) -> int:
+        outputs = [torch.rand(2, 3) for _ in range(steps)]
+        trajectory = types.SimpleNamespace(outputs=outputs)
+        objective._iterates(trajectory, target)  # type: ignore[arg-type]
+        return operations(lambda: objective._iterates(trajectory, target))  # type: ignore[arg-type]
+
+    assert total(20) - total(19) == operations(lambda: squared_error(torch.ones(2, 3), target)) - operations(
+        lambda: torch.ones(2, 3)
+    )
 
 
 def test_early_stopping_changes_the_loss_of_nobody() -> None:

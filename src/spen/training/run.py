@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spen.storage import write_whole
 from spen.training.checkpoints import load_weights, save_weights
 
 
@@ -137,9 +138,7 @@ def commit() -> str | None:
 
 
 def _write(path: Path, value: Any) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 def say(text: str) -> None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from spen.descent.compiled import ops
 from spen.descent.compiled.convolutions import Convolution, Way
+from spen.storage import write_whole
 
 Times = dict[str, float]
 _AGREES = 2e-2  # relative to the plain way: TF32 and bfloat16 stay far below, a wrong kernel does not
@@ -33,10 +35,9 @@ def times(
     precision: torch.dtype | None,
 ) -> Times:
     """Seconds of each way that works and agrees with the first, on random operands of the product's shapes."""
-    tf32 = torch.backends.cudnn.allow_tf32
-    key = (product, tuple(found), device, layout, precision, tf32, torch.backends.cudnn.benchmark)
+    described = _described(product, device, layout, precision)
+    key = described, tuple(found)
     if key not in _known:
-        described = _described(product, device, layout, precision)
         stored = _stored().get(described)
         if _fits(stored, found):
             _known[key] = stored
@@ -60,16 +61,10 @@ def _described(
 ) -> str:
     """The product on this machine, as a text: what else than itself its times depend on is part of it."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
-    settings = [torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark, torch.backends.cudnn.version()]
-    return " | ".join(map(str, [name, torch.__version__, _triton(), *settings, layout, precision, product]))
-
-
-def _triton() -> str | None:
-    try:
-        import triton
-    except Exception:  # a Triton that breaks while it is imported is no Triton
-        return None
-    return str(triton.__version__)
+    module = ops.kernels()
+    versions = [torch.__version__, torch.backends.cudnn.version(), module and module.triton.__version__]
+    settings = [torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark]
+    return " | ".join(map(str, [name, *versions, *settings, layout, precision, product]))
 
 
 def _stored() -> Any:
@@ -88,13 +83,8 @@ def _fits(stored: Any, found: dict[str, Way]) -> bool:
 
 
 def _store(described: str, times: Times) -> None:
-    path = _file()
-    part = path.with_suffix(f".{os.getpid()}")
-    try:  # in one go: others read and write it too, and the last one wins
-        part.write_text(json.dumps({**_stored(), described: times}, indent=1))
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
+    with suppress(OSError):  # a folder that cannot be written to costs a measurement next time, no more
+        write_whole(_file(), json.dumps({**_stored(), described: times}, indent=1))
 
 
 # ── measuring ──

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -48,7 +48,7 @@ class Captured:
         with _capturing(self.forward, pool, device):
             _reserve(needed, device)
             self._record()
-        self.cotangents = [torch.zeros_like(r) if p else None for r, p in zip(self.results, self.pattern, strict=True)]
+        self.cotangents = self._wanted(torch.zeros_like)
         with _capturing(self.backward, pool, device):
             self.bars = self._pulled_back(self.saved, self.cotangents)
 
@@ -57,6 +57,10 @@ class Captured:
         path = self.tape.path
         self.results = [*path.outputs, *path.gradients]
         self.extras = [*path.energies, path.steps_used, path.converged]
+
+    def _wanted(self, make: Callable[[Tensor], Tensor]) -> list[Tensor | None]:
+        """A cotangent for each result that the loss sends something to."""
+        return [make(r) if p else None for r, p in zip(self.results, self.pattern, strict=True)]
 
     def _rehearse(self) -> int:
         """Run what will be captured, twice, and return the bytes that it needs at its worst moment.
@@ -78,10 +82,9 @@ class Captured:
         return most
 
     def _rehearsal(self) -> None:
-        saved = self.tape.record(self.start)
-        results = [*self.tape.path.outputs, *self.tape.path.gradients]
-        ones = [torch.ones_like(r) if p else None for r, p in zip(results, self.pattern, strict=True)]
-        self._pulled_back(saved, ones)
+        self._record()
+        self._pulled_back(self.saved, self._wanted(torch.ones_like))
+        del self.saved, self.results, self.extras
 
     def _pulled_back(self, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         # Autograd ties a parameter to the stream where it was first used, which a capture must not wait for:
@@ -119,7 +122,8 @@ class NotCapturable(RuntimeError):
 def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> Iterator[None]:
     """Capture what runs within. A capture that fails leaves torch's generator and allocator as if it still went on,
     so both are put back before NotCapturable is raised."""
-    generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    index = torch.cuda.current_device() if device.index is None else device.index
+    generator = torch.cuda.default_generators[index]
     before = generator.clone_state()
     try:
         with torch.cuda.graph(graph, pool=pool):
@@ -127,7 +131,7 @@ def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
     except RuntimeError as error:
         generator.graphsafe_set_state(before)
         with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(device.index or 0, pool)
+            torch._C._cuda_endAllocateToPool(index, pool)
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise NotCapturable(f"the descent cannot be captured: {reason[:200]}") from error
 
@@ -148,8 +152,8 @@ def _nobody_waits() -> Iterator[None]:
 
 
 def _reserve(needed: int, device: torch.device) -> None:
-    """Let the pool of a capture begin with one block that everything fits into, with a little room for gaps. Blocks
-    that are made one by one, of the sizes that happen to be asked for, take twice as much."""
+    """Let the pool of a capture begin with one block that everything fits into, with a little room for gaps: blocks
+    made one by one have the sizes that happen to be asked for, and what is asked for next does not fit into them."""
     torch.empty(needed + needed // 16 + 4 * 2**20, dtype=torch.uint8, device=device)
 
 
@@ -223,14 +227,18 @@ class Recorder:
             results = _Watched.apply(self, tape, start, *inputs)
         else:
             results = GraphReplay.apply(self, captured, tape, start, *inputs)
-        return tape.hand_over(results, descend.rule.steps)
+        return tape.path_of(results, descend.rule.steps)
 
     def look_at(self, pattern: Pattern) -> None:
         """A loss asks for these outputs. One that changes its mind again and again is not worth a capture each time."""
         self.changes += pattern != self.seen
         self.seen = pattern
         if self.changes > 4:
-            self.at_once, self.captured = 0, []
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """No more graphs."""
+        self.at_once, self.captured = 0, []
 
     def _ready(self, tape: Tape, start: Tensor) -> Captured | None:
         for captured in self.captured:
@@ -243,7 +251,7 @@ class Recorder:
         try:
             self.captured.append(Captured(tape, start, self.seen))
         except NotCapturable:
-            self.at_once = 0  # never again
+            self._give_up()
             return None
         return self.captured[-1]
 

@@ -95,7 +95,7 @@ class Program:
     def product(self, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Products:
         """H v and ∂⟨v, ∇E⟩: takes the place of the strategy's own product. Nothing ``kept``: it is computed again."""
         inputs = [point.detach(), direction.contiguous(), *self._inputs(potential)]
-        known = iter(kept)
+        known, here = iter(kept), sum(self._present[: self._per_example])
         rows_of: list[list[Tensor]] = []
         sums: list[Tensor] = []
         with torch.no_grad():
@@ -106,7 +106,6 @@ class Program:
                     handed = self._kept(at, *others)
                 found = self._product(at, silenced(towards, again), *others, *handed)
                 del handed
-                here = sum(self._present[: self._per_example])
                 rows_of.append(list(found[:here]))
                 sums = torch._foreach_add(sums, list(found[here:])) if sums else list(found[here:])  # type: ignore[assignment]
             joined = iter([*(self.pieces.joined(parts) for parts in zip(*rows_of, strict=True)), *sums])

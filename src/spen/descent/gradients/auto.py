@@ -149,9 +149,17 @@ def _plain() -> list[GradientStrategy]:
     return [Exact(), Checkpointed(), ForwardOverReverse(), FiniteDifference()]
 
 
-def _programs(device: torch.device) -> list[GradientStrategy]:
-    found: list[GradientStrategy] = [Compiled(Checkpointed(), patience=0), Compiled(patience=0)]
-    if device.type == "cuda":
+def _programs(compiled: bool | None, device: torch.device, kept: int) -> list[GradientStrategy]:
+    """Those that compete: as asked, or by what double backprop keeps."""
+    on_cpu = device.type == "cpu"
+    found: list[GradientStrategy] = []
+    if compiled or (compiled is None and (kept >= WORTH if on_cpu else kept <= SMALL)):
+        found.append(Compiled(keep=True, patience=0))
+    if compiled:
+        found.append(Compiled(Checkpointed(), patience=0))
+    if compiled or (compiled is None and not on_cpu):
+        found.append(Compiled(patience=0))
+    if compiled and not on_cpu:
         found.append(Compiled(precision=torch.bfloat16, patience=0))
     return found
 
@@ -169,13 +177,8 @@ class _Trial:
 
     def choice(self, compiled: bool | None) -> Choice:
         tried = [self._tried(strategy) for strategy in _plain()]
-        on_cpu, kept = self.start.device.type == "cpu", tried[0].kept or 0
-        if compiled or (compiled is None and (kept >= WORTH if on_cpu else kept <= SMALL)):
-            tried.append(self._tried(Compiled(keep=True, patience=0)))
-        if compiled is None and not on_cpu:
-            tried.append(self._tried(Compiled(patience=0)))
-        if compiled:
-            tried += [self._tried(strategy) for strategy in _programs(self.start.device)]
+        device = self.start.device
+        tried += [self._tried(strategy) for strategy in _programs(compiled, device, tried[0].kept or 0)]
         measured = self._timed(tried)
         possible = [m for m in measured if m.problem is None]
         if not possible:
@@ -184,7 +187,7 @@ class _Trial:
         allowed = (1 + SLACK) * min(map(_seconds, possible))
         near = [m for m in possible if _seconds(m) <= allowed]
         best = min(near, key=lambda m: (not _is_exact(m.strategy), m.kept or 0, _seconds(m)))
-        if isinstance(best.strategy, Compiled) and best.strategy.keep and on_cpu:
+        if isinstance(best.strategy, Compiled) and best.strategy.keep and device.type == "cpu":
             # Half of what a program gained over the plain strategies is spent on memory.
             plain = min((_seconds(m) for m in possible if not isinstance(m.strategy, Compiled)), default=0.0)
             measured += [best := m for m in self._thinned(best, max(allowed, (_seconds(best) + plain) / 2))]

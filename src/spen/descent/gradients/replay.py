@@ -94,7 +94,7 @@ class Tape:
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
         return store.tensors
 
-    def hand_over(self, results: Sequence[Tensor], taken: int) -> Path:
+    def path_of(self, results: Sequence[Tensor], taken: int) -> Path:
         """The path with the results of an autograd Function as its outputs and gradients.
 
         The tape lets go of them: they hold the Function, which holds the tape, and all would wait for Python's
@@ -128,7 +128,7 @@ def replay(
     tape = Tape(descend, potential.detached(), product, last, gradient, keep)
     inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
     results = _Replay.apply(tape, start, *inputs)
-    return tape.hand_over(results, len(tape.steps))
+    return tape.path_of(results, len(tape.steps))
 
 
 class _Replay(torch.autograd.Function):

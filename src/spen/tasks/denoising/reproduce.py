@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from spen.storage import write_whole
 from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, System, expand_rows, find_recipe, find_regime
 
 QUICK_ROWS = ("tv", "foe-3", "dp-3")
@@ -103,7 +104,7 @@ def run_job(job: Job) -> dict[str, Any]:
         result["train_seconds"] = round(sum(_seconds_of_stages(run.metrics()).values()), 1)
         result["batches"] = _batches(recipe, run.metrics())
         result["wall_seconds"] = round(time.monotonic() - began, 1)
-        _write(scores, json.dumps(result))
+        write_whole(scores, json.dumps(result))
     except (ValueError, RuntimeError, ImportError, OSError) as error:
         return {**common, "problem": str(error)}
     return {**common, **result}
@@ -167,7 +168,7 @@ def table1(
     whole["raw"] = raw(data, quick)
     whole["timing"] = _timing(out)
     Path(out).mkdir(parents=True, exist_ok=True)
-    _write(Path(out) / f"results-{data}.json", json.dumps(whole, indent=1))
+    write_whole(Path(out) / f"results-{data}.json", json.dumps(whole, indent=1))
     return whole
 
 
@@ -294,12 +295,6 @@ def _timing(out: Path | str) -> list[dict[str, Any]]:
     path = Path(out) / "timing.json"
     entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return entries
-
-
-def _write(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 def _prepared(data: str, quick: bool, out: Path | str, jobs: int) -> str | None:

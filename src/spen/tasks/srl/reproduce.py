@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from spen.storage import write_whole
 from spen.tasks.srl.conll2005 import write_props
 from spen.tasks.srl.corpora import Prepared, Splits, builtin_splits, ewt_splits, prepare, without_genre
 from spen.tasks.srl.decoding import Decoder
@@ -306,9 +307,7 @@ def _add_seconds(folder: Path, more: float) -> float:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
 def _line(job: Job, result: dict[str, Any]) -> str:
