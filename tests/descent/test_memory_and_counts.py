@@ -20,12 +20,12 @@ from spen.gradients import (
     ForwardOverReverse,
     GradientStrategy,
     Implicit,
-    Truncated,
 )
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum
 from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
 from spen.testing.problems import Quadratic
+from tests.contracts.test_strategies import STRATEGIES
 from tests.helpers import Counting, saved_for_backward
 
 
@@ -57,16 +57,7 @@ def saved_bytes(steps: int, gradient: GradientStrategy) -> int:
     return total
 
 
-EVERYONE = [
-    Exact(),
-    Checkpointed(),
-    FiniteDifference(),
-    ForwardOverReverse(),
-    Truncated(2),
-    Implicit(),
-    Compiled(patience=0),
-    Compiled(keep=True, patience=0),
-]
+EVERYONE = [Exact(), Implicit(), Compiled(keep=True, patience=0), *(strategy for strategy, _ in STRATEGIES)]
 
 
 @pytest.mark.parametrize("strategy", EVERYONE, ids=str)
