@@ -44,6 +44,10 @@ def told(monkeypatch: pytest.MonkeyPatch, times: dict[str, float], compiled: boo
     return auto, found
 
 
+def test_it_prints_as_it_is_made() -> None:
+    assert (str(Auto()), str(Auto(1e-3, compiled=True))) == ("Auto(0.01)", "Auto(0.001, compiled=True)")
+
+
 def test_the_fastest_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     auto, _ = told(monkeypatch, {"Exact": 1.0, "Checkpointed": 1.06, "FiniteDifference": 1.2}, compiled=False)
     assert auto.explain().startswith("Exact() for Scaled on cpu: the fastest of\n  Exact(): 1000.00 ms, ")

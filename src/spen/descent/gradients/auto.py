@@ -133,6 +133,10 @@ class Auto(GradientStrategy):
             return "Auto has not chosen yet: it measures on the first batch that is trained on"
         return str(self._latest)
 
+    def __repr__(self) -> str:
+        given = "" if self.compiled is None else f", compiled={self.compiled}"
+        return f"Auto({self.tolerance:g}{given})"
+
 
 @dataclass
 class _Remembered:
