@@ -28,12 +28,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("view")
+    folder = tmp_path_factory.mktemp("view")
+    fake_run(folder / "runs" / "one", entries=2)
+    return folder
 
 
 @pytest.fixture(scope="module")
 def address(home: Path) -> Iterator[str]:
-    fake_run(home / "runs" / "one", entries=2)
     with (
         server.staying_inside(home / "temporary") as uploads,
         served(make_app(Catalogue([home / "runs"]), uploads)) as found,
