@@ -91,11 +91,14 @@ def test_a_recipe_can_be_changed_by_its_name() -> None:
         find_recipe("dp-3:depth=5")
 
 
-def test_some_recipes_train_otherwise_on_grey_images() -> None:
+def test_some_recipes_train_otherwise_on_some_data() -> None:
     best, depth = find_recipe("spen-best", "gaussian"), find_recipe("spen-best", "redkitchen")
     assert best.schedule.crop == (64, 64)
+    assert isinstance(best.method, System)
+    assert not best.method.blind
     assert depth.schedule.crop == (96, 128)
-    assert depth == find_recipe("spen-best")
+    assert depth == find_recipe("spen-best").with_options(flips=True)
+    assert find_recipe("spen-best", "rooms") == find_recipe("spen-best")
     assert find_recipe("dp-3", "gaussian") == find_recipe("dp-3")
 
 

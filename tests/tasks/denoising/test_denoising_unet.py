@@ -19,7 +19,7 @@ from spen.tasks.denoising.priors import Observation
 from spen.tasks.denoising.recipes import System, find_recipe, find_regime
 from spen.tasks.denoising.scoring import Target, masked_squared_error
 from spen.tasks.denoising.systems import DenoiserPretraining, FillHoles, build_model
-from spen.tasks.denoising.unet import SKIP, DenoiserEnergy, UNetDenoiser, UNetPrior
+from spen.tasks.denoising.unet import SHARE, DenoiserEnergy, UNetDenoiser, UNetPrior
 from spen.tasks.denoising.unet_written import WrittenUNet
 from spen.testing import check_energy
 
@@ -31,9 +31,9 @@ def _observation(*size: int) -> Observation:
     return Observation(image * seen, seen)
 
 
-def _energy(width: int = 4) -> DenoiserEnergy:
+def _energy(*, blind: bool = False) -> DenoiserEnergy:
     torch.manual_seed(0)
-    return DenoiserEnergy(UNetPrior(width, 1, scale=2.5), 3.0).double()
+    return DenoiserEnergy(UNetPrior(4, 1, scale=2.5, blind=blind), 3.0).double()
 
 
 def test_the_energy_keeps_its_contract_at_any_size() -> None:
@@ -55,10 +55,23 @@ def test_the_planes_are_what_the_formula_says() -> None:
     assert torch.allclose(level[0, 0, 0] + 0.5, y[0, 0, :5, :5].mean())
     assert torch.equal(holes, 1 - x.seen[:, 0])
     assert torch.allclose(moved, 2.5 * (x.seen * (y - x.image))[:, 0])
+    blind = UNetPrior(4, 1, scale=2.5, blind=True).double().planes(y, x)
+    assert torch.allclose(blind, torch.stack([3 * (fine / 3).asinh(), holes, 3 * (moved / 3).asinh()], 1))
 
 
-def test_the_formula_is_the_gradient() -> None:
-    x, energy = _observation(12, 16), _energy()
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_energy_is_a_square_less_that_of_the_fine_structure_if_blind(blind: bool) -> None:
+    x, prior = _observation(12, 16), _energy(blind=blind).net
+    y = torch.rand(2, 1, 12, 16, dtype=torch.float64)
+    planes = prior.planes(y, x)
+    noise, fine = prior.net(planes), planes[:, :1]
+    expected = (noise + SHARE * fine).square() - blind * (SHARE * fine).square()
+    torch.testing.assert_close(prior(y, x), expected.flatten(1).sum(1) / 2)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_formula_is_the_gradient(blind: bool) -> None:
+    x, energy = _observation(12, 16), _energy(blind=blind)
     y = torch.rand(2, 1, 12, 16, dtype=torch.float64, requires_grad=True)
     formula = energy.formula(x)
     assert formula is not None
@@ -69,17 +82,22 @@ def test_the_formula_is_the_gradient() -> None:
     torch.testing.assert_close(slope, expected)
 
 
-def test_before_it_learns_it_smooths() -> None:
-    x = Observation(torch.zeros(1, 1, 24, 24), torch.ones(1, 1, 24, 24))
-    y = 0.05 * torch.randn(1, 1, 24, 24, generator=torch.Generator().manual_seed(0))
-    torch.manual_seed(0)
-    prior = UNetPrior(4, 1, scale=10.0)
-    formula = prior.formula(x)
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_net_that_finds_nothing_can_learn_and_smooths_edges_unless_blind(blind: bool) -> None:
+    x = Observation(torch.zeros(1, 1, 24, 24, dtype=torch.float64), torch.ones(1, 1, 24, 24, dtype=torch.float64))
+    step = torch.zeros_like(x.image)
+    step[..., 12:] = 0.5
+    energy = _energy(blind=blind)
+    leave = energy.net.net.leave.weight
+    leave.data.zero_()
+    formula = energy.net.formula(x)
     assert formula is not None
-    with torch.no_grad():
-        slope = formula(y)[0] / prior.scale**2
-        smoothed = y - slope
-    assert float(smoothed.std()) < 0.9 * float(y.std())
+    assert (float(formula(step)[0].detach().norm()) == 0) == blind
+    leave.data.normal_(generator=torch.Generator().manual_seed(0)).mul_(1e-9)
+    y = step + 0.01 * torch.rand(1, 1, 24, 24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gradients = _gradients(energy, Written(), x._replace(image=y), step)
+    found = dict(zip(dict(energy.named_parameters()), gradients, strict=False))
+    assert float(found["parts.prior.energy.net.leave.weight"].norm()) > 1e-6
 
 
 def _gradients(energy: DenoiserEnergy, strategy: GradientStrategy, x: Observation, truth: Tensor) -> list[Tensor]:
@@ -89,8 +107,9 @@ def _gradients(energy: DenoiserEnergy, strategy: GradientStrategy, x: Observatio
     return list(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))  # type: ignore[arg-type]
 
 
-def test_learning_by_the_formula_is_double_backprop() -> None:
-    x, energy = _observation(12, 16), _energy()
+@pytest.mark.parametrize("blind", [False, True])
+def test_learning_by_the_formula_is_double_backprop(blind: bool) -> None:
+    x, energy = _observation(12, 16), _energy(blind=blind)
     truth = torch.rand(2, 1, 12, 16, dtype=torch.float64)
     exact, written = (_gradients(energy, s, x, truth) for s in (Exact(), Written()))
     for a, b in zip(exact, written, strict=True):
@@ -114,12 +133,13 @@ def test_rounded_operands_change_the_gradient_a_little() -> None:
     assert torch.allclose(noise, prior.net(planes), atol=2e-2)
 
 
-def test_the_feed_forward_net_is_the_same_net() -> None:
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_feed_forward_net_is_the_same_net(blind: bool) -> None:
     x = Observation(*(part.float() for part in _observation(12, 16)))
-    net = UNetDenoiser(4, 1, scale=2.5, precision=torch.bfloat16)
+    net = UNetDenoiser(4, 1, scale=2.5, blind=blind, precision=torch.bfloat16)
     start = FillHoles()(x)
     planes = net.prior.planes(start, x)
-    expected = start - (SKIP * planes[:, :1] + net.prior.net(planes)) / 2.5
+    expected = start - ((not blind) * SHARE * planes[:, :1] + net.prior.net(planes)) / 2.5
     with torch.no_grad():
         for mode in (True, False):  # written out or not, full precision on a processor
             assert torch.allclose(net.train(mode)(x), expected, atol=1e-6)

@@ -118,7 +118,7 @@ def _network(method: Network, scale: float) -> nn.Module:
     from spen.tasks.denoising.baselines import ConvNet, ProximalNet
 
     if method.kind == "unet":
-        return UNetDenoiser(method.width, scale=method.gain * scale, precision=torch.bfloat16)
+        return UNetDenoiser(method.width, scale=method.gain * scale, blind=method.blind, precision=torch.bfloat16)
     if method.kind == "convnet":
         return ConvNet(
             width=method.width,

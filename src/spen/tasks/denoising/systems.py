@@ -69,7 +69,10 @@ def build_prior(system: System, scale: float) -> Energy:
     if system.prior == "convex":
         return ConvexDeepPrior(system.width, system.size, temperature=system.temperature, scale=scale)
     return UNetPrior(
-        system.width, scale=system.gain * scale, precision=torch.bfloat16 if system.gradient == "written-bf16" else None
+        system.width,
+        scale=system.gain * scale,
+        blind=system.blind,
+        precision=torch.bfloat16 if system.gradient == "written-bf16" else None,
     )
 
 

@@ -16,13 +16,14 @@ from spen.tasks.denoising.baselines.holes import fill_pyramid
 from spen.tasks.denoising.priors import DataTerm, Observation
 from spen.tasks.denoising.unet_written import WrittenUNet
 
-SKIP = 0.5
-"""The share of all fine structure that counts as noise: the energy starts as one that smooths, not without a slope."""
+SHARE = 0.5
+"""a: how much of the fine structure counts as noise before the net has learned anything."""
 
 WINDOW = 9
 """Side of the square whose mean is the level of a pixel's surroundings."""
 
-CHANNELS = 4
+KNEE = 3.0
+"""Where numbers begin to be compressed, in units of the noise: an edge of a metre is a hundred times the noise."""
 
 
 class _Block(nn.Module):
@@ -76,26 +77,36 @@ class UNet(nn.Module):
 
 
 class UNetPrior(Energy):
-    """½‖R(y; x)‖², R the noise in s·y as a U-Net sees it; ``scale`` is s, and should bring the noise near 1.
+    """½‖R + af‖², R + af the noise in s·y as a U-Net sees it; ``scale`` is s, and should bring the noise near 1.
 
-    SiLU bends over a length of about 1: fed smaller numbers the net is a linear filter, and stays one for long.
+    f = s(y − B y) is the fine structure of y, B the mean of a 9×9 window: noise of a thousandth of the range meets
+    numbers of its own size. With its share a the energy starts as one that smooths; R = 0 alone would be a point
+    without a slope. The net reads f; the level B y − ½; 1 − m, where the sensor saw nothing; and s·m(y − x), how far
+    the descent has come, which makes it a learned data term too.
 
-    The net reads four planes: s(y − B y) and B y − ½, B the mean of a 9×9 window, so that noise of a thousandth of the
-    range meets numbers of its own size and the level is known beside it; 1 − m, where the sensor saw nothing; and
-    s·m(y − x), how far the descent has come, which makes it a learned data term too. As a square the energy is bounded
-    below whatever R has learned.
+    ``blind`` is for depth images, where an edge of a metre is a hundred times the noise: it would rule the net, its
+    gradient and the smoothing. Then f and s·m(y − x) are compressed by ρ(u) = 3 asinh(u/3), which leaves noise as it
+    is; the energy is ½‖R‖² + a⟨f, R⟩, without the square of af that smooths edges; and the net does not read the level,
+    from which it learns by heart where in one room it is. As R(½R + af) ≥ −½(af)² and ρ grows like a logarithm, the
+    data term bounds the whole from below wherever there is a reading.
 
     ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU, where ∇E is taken by its
     formula, in training with ``Written``; prediction and the plain energy keep full precision.
     """
 
     def __init__(
-        self, width: int = 32, blocks: int = 2, *, scale: float = 1.0, precision: torch.dtype | None = None
+        self,
+        width: int = 32,
+        blocks: int = 2,
+        *,
+        scale: float = 1.0,
+        blind: bool = False,
+        precision: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.net = UNet(width, blocks, CHANNELS)
-        self.scale, self.precision = scale, precision
-        with torch.no_grad():  # little noise is found at first; none at all would be a point without a slope
+        self.net = UNet(width, blocks, 3 if blind else 4)
+        self.scale, self.blind, self.precision = scale, blind, precision
+        with torch.no_grad():  # little noise is found at first
             self.net.leave.weight.mul_(0.1)
             self.net.leave.bias.zero_()  # type: ignore[union-attr]
             # A feed-forward denoiser never moves y away from x, so it would leave these weights as noise in ∇E.
@@ -103,23 +114,30 @@ class UNetPrior(Energy):
 
     def forward(self, y: Tensor, features: Observation) -> Tensor:
         planes = self.planes(y, features)
-        return 0.5 * _noise(planes, self.net(planes)).square().flatten(1).sum(1)
+        return self._energies(self.net(planes), planes)
 
     def denoised(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
-        """y − R / s: the net as a feed-forward denoiser, which is how it is trained before it becomes an energy."""
+        """y − (R + af) / s, or y − R / s if blind: the net as a feed-forward denoiser."""
         planes = self.planes(y, features)
         found = self._written(y)(planes)[0] if self.net.training and _whole(y) else self.net(planes)
-        return y - _noise(planes, found) / self.scale
+        return y - (found if self.blind else found + SHARE * planes[:, :1]) / self.scale
 
-    def planes(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 4, H, W)
-        """What the net reads."""
+    def planes(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 3 or 4, H, W)
+        """What the net reads: f, the level unless blind, holes, and how far y has moved."""
         seen = features.seen.to(y)
         level = _window_sums(y) / _window_sums(torch.ones_like(y[:1]))
-        moved = self.scale * seen * (y - features.image)
-        return torch.cat([self.scale * (y - level), level - 0.5, 1 - seen, moved], 1)
+        fine, moved = self.scale * (y - level), self.scale * seen * (y - features.image)
+        if self.blind:
+            return torch.cat([_compressed(fine), 1 - seen, _compressed(moved)], 1)
+        return torch.cat([fine, level - 0.5, 1 - seen, moved], 1)
+
+    def _energies(self, found: Tensor, planes: Tensor) -> Tensor:  # (B, 1, H, W), (B, C, H, W) -> (B,)
+        share = SHARE * planes[:, :1]
+        noise = found * (0.5 * found + share) if self.blind else 0.5 * (found + share).square()
+        return noise.flatten(1).sum(1)
 
     def formula(self, features: Observation) -> Formula | None:
-        """∇E = (∂planes/∂y)ᵀ JᵀR, written out with J the derivative of the net."""
+        """∇E = (∂planes/∂y)ᵀ (Jᵀ(R + af) + a(R + af) on f's plane; aR if blind), J the derivative of the net."""
         if not _whole(features.image):
             return None
         net = self._written(features.image)
@@ -128,13 +146,14 @@ class UNetPrior(Energy):
         def gradient(y: Tensor) -> tuple[Tensor, Tensor]:
             planes = self.planes(y, features)
             found, pull_back = net(planes)
-            noise = _noise(planes, found)
-            fine, level, _, moved = pull_back(noise).unbind(1)
-            fine = fine + SKIP * noise[:, 0]
+            noise = found + SHARE * planes[:, :1]
+            fine, *level, _, moved = pull_back(noise).split(1, 1)
+            fine = fine + SHARE * (found if self.blind else noise)
+            if self.blind:
+                fine, moved = fine * _compression(planes[:, :1]), moved * _compression(planes[:, -1:])
             # Bᵀ: the windows that a pixel lies in, each with its own count at the border of the image.
-            spread = _window_sums((level - self.scale * fine)[:, None] / count)
-            slope = self.scale * (fine[:, None] + features.seen * moved[:, None]) + spread
-            return slope, 0.5 * noise.square().flatten(1).sum(1)
+            spread = _window_sums((sum(level) - self.scale * fine) / count)
+            return self.scale * (fine + features.seen * moved) + spread, self._energies(found, planes)
 
         return gradient
 
@@ -143,7 +162,7 @@ class UNetPrior(Energy):
 
 
 class DenoiserEnergy(Energy):
-    """‖m(y − x)‖² + w/s² · ½‖R(y; x)‖², with w learned; ∇E by its formula for ``gradient=Written()``."""
+    """‖m(y − x)‖² + w/s² · (½‖R‖² + a⟨f, R⟩), with w learned; ∇E by its formula for ``gradient=Written()``."""
 
     def __init__(self, prior: UNetPrior, weight: float) -> None:
         super().__init__()
@@ -180,18 +199,28 @@ class UNetDenoiser(nn.Module):
     """The feed-forward net of ``UNetPrior``'s size, Observation → image: the same U-Net, asked once and trusted."""
 
     def __init__(
-        self, width: int = 32, blocks: int = 2, *, scale: float = 1.0, precision: torch.dtype | None = None
+        self,
+        width: int = 32,
+        blocks: int = 2,
+        *,
+        scale: float = 1.0,
+        blind: bool = False,
+        precision: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        self.prior = UNetPrior(width, blocks, scale=scale, precision=precision)
+        self.prior = UNetPrior(width, blocks, scale=scale, blind=blind, precision=precision)
 
     def forward(self, observation: Observation) -> Tensor:  # (B, 1, H, W) twice -> (B, 1, H, W)
         return self.prior.denoised(fill_pyramid(*observation), observation)
 
 
-def _noise(planes: Tensor, found: Tensor) -> Tensor:
-    """R: what the net found beside a share of all fine structure."""
-    return SKIP * planes[:, :1] + found
+def _compressed(u: Tensor) -> Tensor:
+    return KNEE * torch.asinh(u / KNEE)
+
+
+def _compression(compressed: Tensor) -> Tensor:
+    """The slope of ``_compressed``, from its result."""
+    return 1 / torch.cosh(compressed / KNEE)
 
 
 def _window_sums(plane: Tensor) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
