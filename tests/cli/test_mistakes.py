@@ -196,7 +196,7 @@ def _cut(train: Path) -> None:
 def test_bad_frame_pairs(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], line: str
 ) -> None:
-    world._depth_pairs(tmp_path / "denoising" / "redkitchen")
+    world.depth_pairs(tmp_path / "denoising" / "redkitchen")
     spoil(tmp_path / "denoising" / "redkitchen" / "test")
     monkeypatch.setenv("SPEN_DATA", str(tmp_path))
     expect(line, "evaluate", "dp-3", "--data", "redkitchen")

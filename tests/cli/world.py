@@ -94,7 +94,7 @@ def build(folder: Path) -> None:
     for name in ("gold.props.gz", "pred.props"):
         write_props(folder / name, corpus)
     _label_sets(folder, folder / "data" / "multilabel")
-    _depth_pairs(folder / "data" / "denoising" / "redkitchen")
+    depth_pairs(folder / "data" / "denoising" / "redkitchen")
     _roles(folder / "data" / "srl" / "ewt")
     _downloads(folder)
 
@@ -114,11 +114,11 @@ def _label_sets(folder: Path, data: Path) -> None:
         (folder / f"mine-{name}.arff").write_text("\n".join(lines) + "\n")
 
 
-def _depth_pairs(folder: Path) -> None:
+def depth_pairs(folder: Path, train: int = 2) -> None:
     random = np.random.default_rng(2)
     for split in ("train", "dev", "test"):
         (folder / split).mkdir(parents=True)
-        for i in range(2):
+        for i in range(train if split == "train" else 2):
             clean = np.full((40, 48), 8000 + 400 * i, np.uint16) + np.arange(48, dtype=np.uint16) * 20
             raw = (clean / 4 + 5 * random.standard_normal(clean.shape)).astype(np.uint16)
             Image.fromarray(clean).save(folder / split / f"{i:06d}.clean.png")

@@ -30,6 +30,7 @@ from spen.tasks.denoising.scoring import (
 )
 from spen.tasks.denoising.systems import build_model, build_objective
 from spen.tasks.shipped import shipped
+from tests.cli import world
 
 TINY = {"batches": 2, "per_epoch": 2, "batch_size": 1, "crop": (24, 32), "width": 4, "warmup": 1}
 
@@ -104,6 +105,18 @@ def test_a_row_that_fails_is_told_and_the_rest_comes(tmp_path: Path, monkeypatch
     assert result["problem"].startswith("no denoising/redkitchen under")
     with pytest.raises(FileNotFoundError, match=r"no denoising/redkitchen under .*; set SPEN_DATA"):
         open_splits(find_regime("redkitchen"))
+
+
+def test_half_of_the_frames_to_choose_by_leaves_the_test_split_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.depth_pairs(tmp_path / "denoising" / "redkitchen", train=4)
+    monkeypatch.setenv("SPEN_DATA", str(tmp_path))
+    whole, half = open_splits(find_regime("redkitchen")), open_splits(find_regime("redkitchen-half"))
+    assert [half.train.name(i) for i in range(len(half.train))] == ["000000", "000001"]
+    assert len(whole.train) == 4
+    assert half.test is half.dev
+    assert find_recipe("spen-best", "redkitchen-half") == find_recipe("spen-best", "redkitchen")
 
 
 def test_quick_plans_touch_only_what_descends() -> None:

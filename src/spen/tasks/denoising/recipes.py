@@ -138,6 +138,7 @@ class Regime:
     about: str
     scale: float
     needs: str | None  # the folder of data it reads; None: built in
+    like: str = ""  # the data set whose choices it takes over
 
 
 REGIMES = {
@@ -151,6 +152,13 @@ REGIMES = {
             needs="denoising/redkitchen",
         ),
         Regime(name="redkitchen", about="RedKitchen as the sensor saw it", scale=25.0, needs="denoising/redkitchen"),
+        Regime(
+            name="redkitchen-half",
+            about="to choose by: half of its training frames, scored on development frames far away",
+            scale=25.0,
+            needs="denoising/redkitchen",
+            like="redkitchen",
+        ),
         Regime(name="gaussian", about="grey images, Gaussian noise of 25/255", scale=1.0, needs="denoising/train400"),
     )
 }
@@ -301,7 +309,8 @@ def find_recipe(name: str, data: str = "") -> Recipe:
     base, *changes = name.split(":")
     if base not in RECIPES:
         raise ValueError(f"there is no denoising recipe {base!r}; there are {', '.join(RECIPES)}")
-    recipe = RECIPES[base].with_options(**_ON.get((base, data), {}))
+    home = (REGIMES[data].like or data) if data in REGIMES else data
+    recipe = RECIPES[base].with_options(**_ON.get((base, home), {}))
     if not changes:
         return recipe
     for change in changes:
