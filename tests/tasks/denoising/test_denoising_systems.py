@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from spen.tasks.denoising.baselines import REAL_DEPTH_TV
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms
 from spen.tasks.denoising.experiment import build, evaluate, load_run, open_splits, train
@@ -117,6 +119,10 @@ def test_half_of_the_frames_to_choose_by_leaves_the_test_split_alone(
     assert len(whole.train) == 4
     assert half.test is half.dev
     assert find_recipe("spen-best", "redkitchen-half") == find_recipe("spen-best", "redkitchen")
+    run = train(find_recipe("tv"), find_regime("redkitchen-half"), tmp_path / "run", accelerator="cpu", progress=False)
+    assert run is not None
+    tried = json.loads((run.folder / "chosen.json").read_text())["scores"]
+    assert [options for options, _ in tried] == [asdict(candidate) for candidate in REAL_DEPTH_TV]
 
 
 def test_quick_plans_touch_only_what_descends() -> None:

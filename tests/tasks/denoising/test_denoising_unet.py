@@ -136,7 +136,7 @@ def test_rounded_operands_change_the_gradient_a_little() -> None:
 @pytest.mark.parametrize("blind", [False, True])
 def test_the_feed_forward_net_is_the_same_net(blind: bool) -> None:
     x = Observation(*(part.float() for part in _observation(12, 16)))
-    net = UNetDenoiser(4, 1, scale=2.5, blind=blind, precision=torch.bfloat16)
+    net = UNetDenoiser(UNetPrior(4, 1, scale=2.5, blind=blind, precision=torch.bfloat16))
     start = FillHoles()(x)
     planes = net.prior.planes(start, x)
     expected = start - ((not blind) * SHARE * planes[:, :1] + net.prior.net(planes)) / 2.5
@@ -211,3 +211,11 @@ def test_a_prior_without_a_formula_is_told() -> None:
     assert isinstance(method, System)
     with pytest.raises(ValueError, match="the prior 'deep' has no formula of its gradient; use another gradient"):
         build_model(method, 2.5)
+
+
+@pytest.mark.parametrize("name", ["unet", "spen-best"])
+def test_a_net_for_depth_does_not_read_the_level(name: str) -> None:
+    for data, planes in (("redkitchen", 3), ("gaussian", 4)):
+        model, _ = build(find_recipe(name, data).with_options(width=4), find_regime(data))
+        (prior,) = [part for part in model.modules() if isinstance(part, UNetPrior)]
+        assert (prior.blind, prior.net.enter.in_channels) == (planes == 3, planes)

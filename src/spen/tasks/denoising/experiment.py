@@ -29,7 +29,7 @@ from spen.tasks.denoising.priors import DataTerm, Observation
 from spen.tasks.denoising.recipes import Classical, Network, Recipe, Regime, System, find_recipe, find_regime
 from spen.tasks.denoising.scoring import PSNR, CropSource, FrameSource, masked_squared_error, observation
 from spen.tasks.denoising.systems import DenoiserPretraining, build_model, build_objective
-from spen.tasks.denoising.unet import UNetDenoiser
+from spen.tasks.denoising.unet import UNetDenoiser, UNetPrior
 from spen.tasks.locations import find_data
 from spen.training import Run, Stage, fit, joint
 
@@ -123,7 +123,8 @@ def _network(method: Network, scale: float) -> nn.Module:
     from spen.tasks.denoising.baselines import ConvNet, ProximalNet
 
     if method.kind == "unet":
-        return UNetDenoiser(method.width, scale=method.gain * scale, blind=method.blind, precision=torch.bfloat16)
+        prior = UNetPrior(method.width, scale=method.gain * scale, blind=method.blind, precision=torch.bfloat16)
+        return UNetDenoiser(prior)
     if method.kind == "convnet":
         return ConvNet(
             width=method.width,
@@ -233,7 +234,7 @@ def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, 
             baselines.FilterForest.fit(frames, seed=seed).save(target)
     elif not path.exists():
         candidates: Any
-        real = regime.name.startswith("redkitchen")
+        real = regime.home == "redkitchen"
         if method.kind == "tv":
             candidates = baselines.REAL_DEPTH_TV if real else baselines.STRONG_TV
         else:

@@ -140,6 +140,11 @@ class Regime:
     needs: str | None  # the folder of data it reads; None: built in
     like: str = ""  # the data set whose choices it takes over
 
+    @property
+    def home(self) -> str:
+        """The data set that choices are made for."""
+        return self.like or self.name
+
 
 REGIMES = {
     r.name: r
@@ -309,7 +314,7 @@ def find_recipe(name: str, data: str = "") -> Recipe:
     base, *changes = name.split(":")
     if base not in RECIPES:
         raise ValueError(f"there is no denoising recipe {base!r}; there are {', '.join(RECIPES)}")
-    home = (REGIMES[data].like or data) if data in REGIMES else data
+    home = REGIMES[data].home if data in REGIMES else ""
     recipe = RECIPES[base].with_options(**_ON.get((base, home), {}))
     if not changes:
         return recipe

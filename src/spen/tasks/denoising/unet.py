@@ -162,7 +162,7 @@ class UNetPrior(Energy):
 
 
 class DenoiserEnergy(Energy):
-    """‖m(y − x)‖² + w/s² · (½‖R‖² + a⟨f, R⟩), with w learned; ∇E by its formula for ``gradient=Written()``."""
+    """‖m(y − x)‖² + w/s² · P(y), P the prior, with w learned; ∇E by its formula for ``gradient=Written()``."""
 
     def __init__(self, prior: UNetPrior, weight: float) -> None:
         super().__init__()
@@ -196,19 +196,11 @@ class DenoiserEnergy(Energy):
 
 
 class UNetDenoiser(nn.Module):
-    """The feed-forward net of ``UNetPrior``'s size, Observation → image: the same U-Net, asked once and trusted."""
+    """The net of a ``UNetPrior`` as a predictor, Observation → image: asked once and trusted."""
 
-    def __init__(
-        self,
-        width: int = 32,
-        blocks: int = 2,
-        *,
-        scale: float = 1.0,
-        blind: bool = False,
-        precision: torch.dtype | None = None,
-    ) -> None:
+    def __init__(self, prior: UNetPrior) -> None:
         super().__init__()
-        self.prior = UNetPrior(width, blocks, scale=scale, blind=blind, precision=precision)
+        self.prior = prior
 
     def forward(self, observation: Observation) -> Tensor:  # (B, 1, H, W) twice -> (B, 1, H, W)
         return self.prior.denoised(fill_pyramid(*observation), observation)
