@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from spen.tasks.denoising import experiment, report, timing
-from spen.tasks.denoising.crops import Crops, Window, cut, integral_of, pixel_indices, window
+from spen.tasks.denoising.crops import Crops, cut, integral_of, pixel_indices, windows
 from spen.tasks.denoising.data import Frame, Rooms
 from spen.tasks.denoising.experiment import SPLIT_NAMES, kept_path, load_run
 from spen.tasks.denoising.kept import keep
@@ -254,14 +255,31 @@ def test_noise_is_drawn_for_every_batch_and_again_the_same() -> None:
 
 
 def test_crops_gathered_at_once_are_the_crops_cut_one_by_one() -> None:
-    frame = Rooms("train", 1).frame(0)
-    places = [window(integral_of(frame), 0, 0, index, (24, 24), flips=True) for index in range(12)]
-    assert len({(place.axes, place.transposed) for place in places}) > 4
-    rows, columns = pixel_indices(places, (24, 24))
-    for index, crop in enumerate(frame.truth[0][rows, columns]):
-        assert torch.equal(crop, cut(frame, 0, 0, index, (24, 24), flips=True).truth[0])
-    rows, columns = pixel_indices([Window(1, 2, (), False)], (3, 4))
-    assert torch.equal(frame.truth[0][rows, columns][0], frame.truth[0, 1:4, 2:6])
+    frames = [Rooms("train", 2).frame(k) for k in range(2)]
+    integrals, truths = np.stack([integral_of(frame) for frame in frames]), torch.cat([f.truth for f in frames])
+    indices, which = np.arange(24), np.arange(24) % 2
+    places = windows(integrals, which, 0, 0, indices, (24, 24), flips=True)
+    assert len(set(zip(*(part.tolist() for part in places[2:]), strict=True))) == 8
+    for index, crop in enumerate(truths[pixel_indices(which, places, (24, 24))]):
+        assert torch.equal(crop, cut(frames[index % 2], 0, 0, index, (24, 24), flips=True).truth[0])
+    still = windows(integrals, which[:1], 0, 0, indices[:1], (3, 4))
+    (top,), (left,) = still.top, still.left
+    assert torch.equal(truths[pixel_indices(which[:1], still, (3, 4))][0], truths[0, top : top + 3, left : left + 4])
+
+
+def test_windows_fall_evenly_and_do_not_depend_on_their_company() -> None:
+    integrals = np.multiply.outer(np.arange(10), np.arange(14)).astype(np.int32)[None]  # every pixel of 9×13 counts
+    indices = np.arange(20_000)
+    places = windows(integrals, 0 * indices, 3, 5, indices, (4, 4), flips=True)
+    for start, many in ((places.top, 6), (places.left, 10)):
+        share = np.bincount(start, minlength=many) / len(start)
+        assert np.abs(share - 1 / many).max() < 0.01
+    for turned in places[2:]:
+        assert abs(turned.mean() - 0.5) < 0.02
+    assert abs(np.corrcoef(places.top[:-1], places.top[1:])[0, 1]) < 0.03
+    assert abs(np.corrcoef(places.top, places.left)[0, 1]) < 0.03
+    some = windows(integrals, 0 * indices[:3], 3, 5, indices[7:10], (4, 4), flips=True)
+    assert all(np.array_equal(a[7:10], b) for a, b in zip(places, some, strict=True))
 
 
 def test_prediction_is_timed_and_recorded_by_device(tmp_path: Path) -> None:

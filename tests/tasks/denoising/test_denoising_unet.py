@@ -19,7 +19,15 @@ from spen.tasks.denoising.priors import Observation
 from spen.tasks.denoising.recipes import System, find_recipe, find_regime
 from spen.tasks.denoising.scoring import Target, masked_squared_error
 from spen.tasks.denoising.systems import DenoiserPretraining, FillHoles, build_model
-from spen.tasks.denoising.unet import SHARE, DenoiserEnergy, UNetDenoiser, UNetPrior
+from spen.tasks.denoising.unet import (
+    SHARE,
+    DenoiserEnergy,
+    UNetDenoiser,
+    UNetPrior,
+    program_of,
+    written_denoised,
+    written_slope,
+)
 from spen.tasks.denoising.unet_written import WrittenUNet
 from spen.testing import check_energy
 
@@ -115,6 +123,58 @@ def test_learning_by_the_formula_is_double_backprop(blind: bool) -> None:
     for a, b in zip(exact, written, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
         assert bool(a.abs().sum() > 0)
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_the_formula_can_be_compiled(blind: bool) -> None:
+    x, prior = _observation(12, 16), _energy(blind=blind).net
+    for write, compiled in zip((written_slope, written_denoised), program_of(prior, backend="aot_eager"), strict=True):
+        answers = []
+        for call in (write, compiled):
+            y = x.image.clone().requires_grad_()
+            first = call(prior, y, *x)
+            first = first[0] if isinstance(first, tuple) else first
+            answers.append([first, *torch.autograd.grad(first.square().sum(), [y, *prior.net.parameters()])])
+        for a, b in zip(*answers, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    other = _energy(blind=blind).net
+    assert program_of(other, backend="aot_eager")[0] is not program_of(prior)[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="what is compiled there needs a GPU")
+def test_compiled_training_on_a_gpu_is_the_training_that_is_not() -> None:
+    x = Observation(*(part.float().cuda() for part in _observation(16, 16)))
+    target = Target(torch.rand(2, 1, 16, 16, generator=torch.Generator().manual_seed(1)).cuda(), x.seen)
+    for name, kind in (("spen-best", "written-bf16"), ("unet", "")):
+        losses = []
+        for compiled in (False, True):
+            torch.manual_seed(0)
+            recipe = find_recipe(name).with_options(width=8)
+            model, objective = build(
+                recipe.with_options(gradient=kind) if kind and not compiled else recipe, find_regime("rooms")
+            )
+            if not kind:
+                model.init.prior.compiled = compiled  # type: ignore[union-attr]
+            model = model.cuda().train()
+            optimizer = torch.optim.SGD(model.parameters(), 1e-2)
+            for _ in range(6):
+                optimizer.zero_grad()
+                loss = objective(model, x, target)
+                loss.backward()
+                optimizer.step()
+            losses.append(float(loss))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_what_is_compiled_is_trained_on_a_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, calls = _observation(12, 16), []
+    prior = UNetPrior(4, 1, compiled=True).double()
+    monkeypatch.setattr("spen.tasks.denoising.unet.program_of", lambda prior: calls.append(prior))
+    formula = prior.formula(x)
+    assert formula is not None
+    formula(x.image)
+    prior.denoised(x.image, x)
+    assert not calls
 
 
 def test_rounded_operands_change_the_gradient_a_little() -> None:

@@ -23,44 +23,63 @@ def crop_frame(seed: int, epoch: int, index: int, count: int) -> int:
     return int(_order(seed, epoch * 1_000_003 + index // count, count)[index % count])
 
 
-class Window(NamedTuple):
-    """Where a crop lies in its frame, and how it is turned over."""
+class Windows(NamedTuple):
+    """Where crops lie in their frames, and how each is turned over: (count,) each."""
 
-    top: int
-    left: int
-    axes: tuple[int, ...]
-    transposed: bool
+    top: NDArray[np.int64]
+    left: NDArray[np.int64]
+    upside_down: NDArray[np.bool_]
+    mirrored: NDArray[np.bool_]
+    transposed: NDArray[np.bool_]
 
 
-def window(
-    integral: NDArray[np.int32],  # (H + 1, W + 1), of the scored pixels
+_DRAWS = 8
+
+
+def windows(
+    integrals: NDArray[np.int32],  # (N, H + 1, W + 1), of the scored pixels of every frame
+    which: NDArray[np.int64],  # (count,) the frame of each crop
     seed: int,
     epoch: int,
-    index: int,
+    indices: NDArray[np.int64],  # (count,)
     size: tuple[int, int] = CROP,
     flips: bool = False,
     least_scored: float = 0.1,
-) -> Window:
-    """The window of crop `index` of an epoch, drawn from (seed, epoch, index) alone.
+) -> Windows:
+    """The windows of crops of an epoch, each drawn from (seed, epoch, its index) alone, whichever others are asked for.
 
     A window with fewer scored pixels than `least_scored` would carry no loss; the next of eight draws is taken then,
     or the fullest. A sensor's shadows fall to one side, so depth frames are best left unflipped.
     """
-    height, width = integral.shape[0] - 1, integral.shape[1] - 1
+    height, width = integrals.shape[1] - 1, integrals.shape[2] - 1
     if height < size[0] or width < size[1]:
         raise ValueError(f"a crop of {size[1]}×{size[0]} does not fit in an image of {width}×{height}")
-    rng = np.random.default_rng(np.random.SeedSequence([seed, epoch, index, 1]))
-    best, most = (0, 0), -1
-    for _ in range(8):
-        top, left = int(rng.integers(height - size[0] + 1)), int(rng.integers(width - size[1] + 1))
-        low, right = top + size[0], left + size[1]
-        count = int(integral[low, right] - integral[top, right] - integral[low, left] + integral[top, left])
-        if count > most:
-            best, most = (top, left), count
-        if count >= least_scored * size[0] * size[1]:
-            break
-    axes = tuple(axis for axis in (-2, -1) if flips and rng.random() < 0.5)
-    return Window(*best, axes, flips and size[0] == size[1] and bool(rng.random() < 0.5))
+    uniform = _uniform(seed, epoch, indices, 2 * _DRAWS + 3)
+    top = (uniform[:, :_DRAWS] * (height - size[0] + 1)).astype(np.int64)  # (count, draws)
+    left = (uniform[:, _DRAWS : 2 * _DRAWS] * (width - size[1] + 1)).astype(np.int64)
+    low, right, frame = top + size[0], left + size[1], which[:, None]
+    scored = integrals[frame, low, right] - integrals[frame, top, right]
+    scored = scored - integrals[frame, low, left] + integrals[frame, top, left]
+    enough = scored >= least_scored * size[0] * size[1]
+    best = np.where(enough.any(1), enough.argmax(1), scored.argmax(1))[:, None]
+    turns = (uniform[:, 2 * _DRAWS :] < 0.5) & flips
+    turns[:, 2] &= size[0] == size[1]
+    return Windows(np.take_along_axis(top, best, 1)[:, 0], np.take_along_axis(left, best, 1)[:, 0], *turns.T)
+
+
+def _uniform(seed: int, epoch: int, indices: NDArray[np.int64], count: int) -> NDArray[np.float64]:
+    """`count` numbers in [0, 1) for every index: a counter through the mixing function of SplitMix64."""
+    counter = indices.astype(np.uint64)[:, None] * np.uint64(count) + np.arange(1, count + 1, dtype=np.uint64)
+    z: NDArray[np.uint64] = np.multiply(counter, np.uint64(0x9E3779B97F4A7C15))  # wraps around, as it should
+    z = np.add(_key(seed, epoch), z)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+@lru_cache(maxsize=8)
+def _key(seed: int, epoch: int) -> NDArray[np.uint64]:
+    return np.random.SeedSequence([seed, epoch, 1]).generate_state(1, np.uint64).astype(np.uint64)
 
 
 def integral_of(frame: Frame) -> NDArray[np.int32]:
@@ -78,31 +97,36 @@ def cut(
     flips: bool = False,
     least_scored: float = 0.1,
 ) -> Frame:  # parts (1, *size)
-    """Crop `index` of an epoch, at its ``window``."""
-    where = window(integral_of(frame), seed, epoch, index, size, flips, least_scored)
-    rows, columns = slice(where.top, where.top + size[0]), slice(where.left, where.left + size[1])
-    return Frame(*(_turned(part[..., rows, columns], where).contiguous() for part in frame))
+    """Crop `index` of an epoch, at its window."""
+    first, only = np.zeros(1, np.int64), np.array([index])
+    where = windows(integral_of(frame)[None], first, seed, epoch, only, size, flips, least_scored)
+    return Frame(*(_piece(part, where, 0, size).contiguous() for part in frame))
 
 
-def _turned(part: Tensor, where: Window) -> Tensor:
-    part = part.flip(where.axes) if where.axes else part
-    return part.transpose(-2, -1) if where.transposed else part
+def _piece(part: Tensor, places: Windows, k: int, size: tuple[int, int]) -> Tensor:  # (…, H, W) -> (…, *size)
+    top, left = int(places.top[k]), int(places.left[k])
+    part = part[..., top : top + size[0], left : left + size[1]]
+    axes = [axis for axis, turned in ((-2, places.upside_down[k]), (-1, places.mirrored[k])) if turned]
+    part = part.flip(axes) if axes else part
+    return part.transpose(-2, -1) if places.transposed[k] else part
 
 
 def pixel_indices(
-    places: list[Window], size: tuple[int, int], device: torch.device | str = "cpu"
-) -> tuple[Tensor, Tensor]:  # each broadcasts to (count, *size)
-    """Row and column, in its frame, of every pixel of every crop: turning a crop over only reorders them."""
-    steps = [torch.arange(length) for length in size]
-    rows = torch.stack([p.top + (steps[0].flip(0) if -2 in p.axes else steps[0]) for p in places]).to(device)
-    columns = torch.stack([p.left + (steps[1].flip(0) if -1 in p.axes else steps[1]) for p in places]).to(device)
-    if not any(p.transposed for p in places):
-        return rows[:, :, None], columns[:, None]
-    transposed = torch.tensor([p.transposed for p in places], device=device)[:, None, None]
-    return (
-        torch.where(transposed, rows[:, None], rows[:, :, None]),
-        torch.where(transposed, columns[:, :, None], columns[:, None]),
+    which: NDArray[np.int64], places: Windows, size: tuple[int, int], device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor]:  # each broadcasts to (count, *size)
+    """Frame, row and column of every pixel of every crop: turning a crop over only reorders them."""
+    rows, columns = (
+        start[:, None] + np.where(turned[:, None], np.arange(length)[::-1], np.arange(length))
+        for start, turned, length in zip(places[:2], places[2:4], size, strict=True)
     )
+    table = torch.from_numpy(np.concatenate([rows, columns, which[:, None], places.transposed[:, None]], 1))
+    if torch.device(device).type == "cuda":  # one copy, which the host does not wait for
+        table = table.pin_memory().to(device, non_blocking=True)
+    down, across, frame, swapped = (part[:, None] for part in table.split([*size, 1, 1], 1))
+    if not places.transposed.any():
+        return frame, down.mT, across
+    swap = swapped > 0
+    return frame, torch.where(swap, down, down.mT), torch.where(swap, across.mT, across)
 
 
 class Crops:
@@ -132,8 +156,8 @@ class Crops:
         self.flips, self.fresh_noise = flips, fresh_noise
         self.memory, self.device, self.sigma = memory, torch.device(device), sigma
         self._kept: dict[tuple[int, int], Frame] = {}
-        self._stacked: Tensor | None = None  # (N, 6, H, W), once every frame is there
-        self._integrals: list[NDArray[np.int32]] = []
+        self._stacked: Tensor | None = None  # (6, N, H, W), once every frame is there
+        self._integrals = np.zeros((0, 1, 1), np.int32)  # (N, H + 1, W + 1)
 
     def crop(self, epoch: int, index: int) -> Frame:  # parts (1, *size)
         frame = self._frame(crop_frame(self.seed, epoch, index, len(self.frames)), epoch)
@@ -154,11 +178,8 @@ class Crops:
             crops = [self.crop(epoch, index) for index in indices]
             frame = Frame(*(torch.stack(column).to(self.device) for column in zip(*crops, strict=True)))
             return self._noised(frame, epoch, first)
-        which = [crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices]
-        places = [
-            window(self._integrals[w], self.seed, epoch, index, self.size, self.flips)
-            for w, index in zip(which, indices, strict=True)
-        ]
+        which = np.array([crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices])
+        places = windows(self._integrals, which, self.seed, epoch, np.array(indices), self.size, self.flips)
         return self._noised(self._gathered(which, places), epoch, first)
 
     def _noised(self, frame: Frame, epoch: int, first: int) -> Frame:
@@ -177,21 +198,18 @@ class Crops:
         frames = [self._frame(which, 0) for which in range(len(self.frames))]
         if len({frame.truth.shape for frame in frames}) > 1:
             return False
-        self._stacked = torch.stack([torch.cat([p.float() for p in frame]) for frame in frames]).to(self.device)
-        self._integrals = [integral_of(frame) for frame in frames]
+        self._stacked = torch.stack([torch.cat([p.float() for p in frame]) for frame in frames], 1).to(self.device)
+        self._integrals = np.stack([integral_of(frame) for frame in frames])
         self._kept.clear()
         return True
 
-    def _gathered(self, which: list[int], places: list[Window]) -> Frame:
+    def _gathered(self, which: NDArray[np.int64], places: Windows) -> Frame:
         assert self._stacked is not None
-        height, width = self.size
-        corners = [(w, p.top, p.left) for w, p in zip(which, places, strict=True)]
         if self.device.type == "cpu":
-            pieces = [self._stacked[w, :, t : t + height, c : c + width] for w, t, c in corners]
-            cropped = torch.stack([_turned(piece, p) for piece, p in zip(pieces, places, strict=True)], 1)
+            pieces = [_piece(self._stacked[:, w], places, k, self.size) for k, w in enumerate(which.tolist())]
+            cropped = torch.stack(pieces, 1)
         else:  # one launch instead of one for each crop
-            which_ = torch.tensor(which, device=self.device)[:, None, None]
-            cropped = self._stacked.transpose(0, 1)[:, which_, *pixel_indices(places, self.size, self.device)]
+            cropped = self._stacked[:, *pixel_indices(which, places, self.size, self.device)]
         parts = cropped.unsqueeze(2)  # (6, count, 1, *size)
         noisy, valid, truth, scored, surface, hole = (part.contiguous() for part in parts)
         return Frame(noisy, valid > 0, truth, scored > 0, surface > 0, hole > 0)

@@ -123,8 +123,8 @@ def _network(method: Network, scale: float) -> nn.Module:
     from spen.tasks.denoising.baselines import ConvNet, ProximalNet
 
     if method.kind == "unet":
-        prior = UNetPrior(method.width, scale=method.gain * scale, blind=method.blind, precision=torch.bfloat16)
-        return UNetDenoiser(prior)
+        options: dict[str, Any] = {"precision": torch.bfloat16, "compiled": True}
+        return UNetDenoiser(UNetPrior(method.width, scale=method.gain * scale, blind=method.blind, **options))
     if method.kind == "convnet":
         return ConvNet(
             width=method.width,

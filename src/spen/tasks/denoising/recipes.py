@@ -17,6 +17,7 @@ GradientName = Literal[
     "compiled-bf16",
     "written",
     "written-bf16",
+    "written-compiled",
 ]
 
 
@@ -175,7 +176,8 @@ _BEST = Schedule(batches=8000, learning_rate=1e-3, average=0.999)
 
 # Grey images are 180×180 and their noise does not know its neighbours: many small crops. Their edges are of the size of
 # their noise, so that nothing need be compressed: worth 0.3 dB on development images after 300 small batches.
-_GREY = {"crop": (64, 64), "batch_size": 32, "batches": 60_000, "per_epoch": 1000, "width": 48, "blind": False}
+# A width of 64 takes no longer on a GPU than one of 48 (7.3 ms a batch against 7.2 on one H200).
+_GREY = {"crop": (64, 64), "batch_size": 32, "batches": 60_000, "per_epoch": 1000, "width": 64, "blind": False}
 
 _ON: dict[tuple[str, str], dict[str, Any]] = {
     ("unet", "gaussian"): _GREY,
@@ -282,7 +284,13 @@ def _all() -> list[Recipe]:
             paper=None,
             # Rates of 0.1 beside a weight of 4 take 0.4 of what R finds at each step.
             method=System(
-                prior="unet", steps=3, rate=0.1, weight=4.0, momentum=0.0, iterate_loss="last", gradient="written-bf16"
+                prior="unet",
+                steps=3,
+                rate=0.1,
+                weight=4.0,
+                momentum=0.0,
+                iterate_loss="last",
+                gradient="written-compiled",
             ),
             schedule=_BEST,
         ),

@@ -41,6 +41,7 @@ _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
     "compiled-bf16": partial(Compiled, precision=torch.bfloat16),
     "written": Written,
     "written-bf16": Written,
+    "written-compiled": Written,
 }
 
 
@@ -72,7 +73,8 @@ def build_prior(system: System, scale: float) -> Energy:
         system.width,
         scale=system.gain * scale,
         blind=system.blind,
-        precision=torch.bfloat16 if system.gradient == "written-bf16" else None,
+        precision=torch.bfloat16 if system.gradient in ("written-bf16", "written-compiled") else None,
+        compiled=system.gradient == "written-compiled",
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from types import FunctionType
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -91,7 +94,9 @@ class UNetPrior(Energy):
     data term bounds the whole from below wherever there is a reading.
 
     ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU, where ∇E is taken by its
-    formula, in training with ``Written``; prediction and the plain energy keep full precision.
+    formula, in training with ``Written``; prediction and the plain energy keep full precision. ``compiled`` turns
+    that formula and its derivative into fused kernels behind one launch each (``torch.compile``): it is made of some
+    hundred small kernels, which cost a host longer to start than a card to run.
     """
 
     def __init__(
@@ -102,10 +107,11 @@ class UNetPrior(Energy):
         scale: float = 1.0,
         blind: bool = False,
         precision: torch.dtype | None = None,
+        compiled: bool = False,
     ) -> None:
         super().__init__()
         self.net = UNet(width, blocks, 3 if blind else 4)
-        self.scale, self.blind, self.precision = scale, blind, precision
+        self.scale, self.blind, self.precision, self.compiled = scale, blind, precision, compiled
         with torch.no_grad():  # little noise is found at first
             self.net.leave.weight.mul_(0.1)
             self.net.leave.bias.zero_()  # type: ignore[union-attr]
@@ -118,8 +124,13 @@ class UNetPrior(Energy):
 
     def denoised(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
         """y − (R + af) / s, or y − R / s if blind: the net as a feed-forward denoiser."""
+        if not (self.net.training and _whole(y)):
+            return self._denoised(self.net, y, features)
+        return program_of(self)[1](self, y, *features) if self._compiles(y) else written_denoised(self, y, *features)
+
+    def _denoised(self, net: Callable[[Tensor], Tensor], y: Tensor, features: Observation) -> Tensor:
         planes = self.planes(y, features)
-        found = self._written(y)(planes)[0] if self.net.training and _whole(y) else self.net(planes)
+        found = net(planes)
         return y - (found if self.blind else found + SHARE * planes[:, :1]) / self.scale
 
     def planes(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 3 or 4, H, W)
@@ -140,25 +151,54 @@ class UNetPrior(Energy):
         """∇E = (∂planes/∂y)ᵀ (Jᵀ(R + af) + a(R + af) on f's plane; aR if blind), J the derivative of the net."""
         if not _whole(features.image):
             return None
+        if self._compiles(features.image):
+            return lambda y: program_of(self)[0](self, y, *features)
         net = self._written(features.image)
-        count = _window_sums(torch.ones_like(features.image[:1]))
+        return lambda y: self._slope(net, y, features)
 
-        def gradient(y: Tensor) -> tuple[Tensor, Tensor]:
-            planes = self.planes(y, features)
-            found, pull_back = net(planes)
-            noise = found + SHARE * planes[:, :1]
-            fine, *level, _, moved = pull_back(noise).split(1, 1)
-            fine = fine + SHARE * (found if self.blind else noise)
-            if self.blind:
-                fine, moved = fine * _compression(planes[:, :1]), moved * _compression(planes[:, -1:])
-            # Bᵀ: the windows that a pixel lies in, each with its own count at the border of the image.
-            spread = _window_sums((sum(level) - self.scale * fine) / count)
-            return self.scale * (fine + features.seen * moved) + spread, self._energies(found, planes)
-
-        return gradient
+    def _slope(self, net: WrittenUNet, y: Tensor, features: Observation) -> tuple[Tensor, Tensor]:
+        planes = self.planes(y, features)
+        found, pull_back = net(planes)
+        noise = found + SHARE * planes[:, :1]
+        fine, *level, _, moved = pull_back(noise).split(1, 1)
+        fine = fine + SHARE * (found if self.blind else noise)
+        if self.blind:
+            fine, moved = fine * _compression(planes[:, :1]), moved * _compression(planes[:, -1:])
+        # Bᵀ: the windows that a pixel lies in, each with its own count at the border of the image.
+        count = _window_sums(torch.ones_like(y[:1]))
+        spread = _window_sums((sum(level) - self.scale * fine) / count)
+        return self.scale * (fine + features.seen * moved) + spread, self._energies(found, planes)
 
     def _written(self, like: Tensor) -> WrittenUNet:
         return WrittenUNet(self.net, self.precision if like.is_cuda else None)
+
+    def _compiles(self, like: Tensor) -> bool:
+        return self.compiled and self.training and like.is_cuda and torch.is_grad_enabled()
+
+
+def written_slope(prior: UNetPrior, y: Tensor, image: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """∇P and P by the formula of ``prior``, of tensors alone: what is compiled."""
+    return prior._slope(prior._written(image), y, Observation(image, seen))
+
+
+def written_denoised(prior: UNetPrior, y: Tensor, image: Tensor, seen: Tensor) -> Tensor:
+    """The feed-forward denoiser of ``prior`` by its written net, of tensors alone: what is compiled."""
+    net = prior._written(image)
+    return prior._denoised(lambda planes: net(planes)[0], y, Observation(image, seen))
+
+
+_PROGRAMS: WeakKeyDictionary[UNetPrior, tuple[Callable[..., Any], Callable[..., Any]]] = WeakKeyDictionary()
+
+
+def program_of(prior: UNetPrior, **options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """``written_slope`` and ``written_denoised``, compiled for one prior; the options are ``torch.compile``'s."""
+    if prior not in _PROGRAMS:
+        options = options or {"mode": "reduce-overhead"}
+        # torch.compile counts programs by code object and gives up after a few: each prior gets code of its own.
+        own = (FunctionType(f.__code__.replace(), f.__globals__) for f in (written_slope, written_denoised))
+        slope, denoised = (torch.compile(f, dynamic=False, **options) for f in own)
+        _PROGRAMS[prior] = slope, denoised
+    return _PROGRAMS[prior]
 
 
 class DenoiserEnergy(Energy):
