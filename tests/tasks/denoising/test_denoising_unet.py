@@ -116,8 +116,13 @@ def _gradients(energy: DenoiserEnergy, strategy: GradientStrategy, x: Observatio
 
 
 @pytest.mark.parametrize("blind", [False, True])
-def test_learning_by_the_formula_is_double_backprop(blind: bool) -> None:
-    x, energy = _observation(12, 16), _energy(blind=blind)
+@pytest.mark.parametrize("scales", [1, 2, 3])
+def test_learning_by_the_formula_is_double_backprop(blind: bool, scales: int) -> None:
+    torch.manual_seed(0)
+    x, energy = (
+        _observation(12, 16),
+        DenoiserEnergy(UNetPrior(4, 1, scales=scales, scale=2.5, blind=blind), 3.0).double(),
+    )
     truth = torch.rand(2, 1, 12, 16, dtype=torch.float64)
     exact, written = (_gradients(energy, s, x, truth) for s in (Exact(), Written()))
     for a, b in zip(exact, written, strict=True):
@@ -240,6 +245,17 @@ def test_pretraining_scores_the_net_and_leaves_the_descent_alone() -> None:
     objective(model, x, Target(torch.rand(2, 1, 12, 16), x.seen)).backward()
     moved = {name for name, p in model.named_parameters() if p.grad is not None}
     assert moved == {name for name, _ in model.named_parameters() if ".net." in name}
+
+
+@pytest.mark.parametrize("name", ["unet", "spen-best"])
+def test_blocks_and_scales_size_the_net(name: str) -> None:
+    def count(**options: int) -> int:
+        return parameter_count(build(find_recipe(name).with_options(width=4, **options), find_regime("rooms"))[0])
+
+    block, down = 2 * (9 * 16 + 4), 4 * 4 * 8 + 8  # two convolutions of 4 channels; 2×2 from 4 to 8
+    assert count(scales=1, blocks=3) - count(scales=1, blocks=2) == block
+    wider = 2 * (2 * (9 * 64 + 8))
+    assert count(scales=2) - count(scales=1) == wider + 2 * block + down + (4 * 8 * 4 + 4)
 
 
 @pytest.mark.parametrize("name", ["unet", "spen-best"])

@@ -123,8 +123,9 @@ def _network(method: Network, scale: float) -> nn.Module:
     from spen.tasks.denoising.baselines import ConvNet, ProximalNet
 
     if method.kind == "unet":
-        options: dict[str, Any] = {"precision": torch.bfloat16, "compiled": True}
-        return UNetDenoiser(UNetPrior(method.width, scale=method.gain * scale, blind=method.blind, **options))
+        shape: dict[str, Any] = {"width": method.width, "blocks": method.blocks, "scales": method.scales}
+        how: dict[str, Any] = {"blind": method.blind, "precision": torch.bfloat16, "compiled": True}
+        return UNetDenoiser(UNetPrior(**shape, scale=method.gain * scale, **how))
     if method.kind == "convnet":
         return ConvNet(
             width=method.width,

@@ -45,6 +45,8 @@ class System:
     width: int = 32
     size: int = 7
     blind: bool = True
+    blocks: int = 2  # of a U-Net at each of its scales
+    scales: int = 3
     gain: float = _GAIN
     gradient: GradientName = "compiled"
 
@@ -61,6 +63,8 @@ class Network:
     blind: bool = True
     mask: bool = True
     iterations: int = 5
+    blocks: int = 2
+    scales: int = 3
     gain: float = _GAIN
 
 

@@ -71,6 +71,8 @@ def build_prior(system: System, scale: float) -> Energy:
         return ConvexDeepPrior(system.width, system.size, temperature=system.temperature, scale=scale)
     return UNetPrior(
         system.width,
+        system.blocks,
+        scales=system.scales,
         scale=system.gain * scale,
         blind=system.blind,
         precision=torch.bfloat16 if system.gradient in ("written-bf16", "written-compiled") else None,

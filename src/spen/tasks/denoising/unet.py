@@ -45,11 +45,12 @@ class _Block(nn.Module):
 
 
 class UNet(nn.Module):
-    """Planes to an image of the same size: three scales of width, 2·width and 4·width channels."""
+    """Planes to an image of the same size: ``scales`` of width, 2·width, 4·width … channels, ``blocks`` at each."""
 
-    def __init__(self, width: int = 32, blocks: int = 2, inputs: int = 1) -> None:
+    def __init__(self, width: int = 32, blocks: int = 2, inputs: int = 1, scales: int = 3) -> None:
         super().__init__()
-        widths = [width, 2 * width, 4 * width]
+        widths = [width * 2**k for k in range(scales)]
+        self.unit = 2 ** (scales - 1)
         self.enter = nn.Conv2d(inputs, width, 3, padding=1)
         self.down = nn.ModuleList(
             nn.Sequential(*[_Block(w) for _ in range(blocks)], nn.Conv2d(w, wider, 2, stride=2))
@@ -63,9 +64,10 @@ class UNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = image.shape[-2:]
-        # Each coarser scale halves the size: work on the next multiple of four, and cut the rest off again. Written
-        # as 4·⌈n/4⌉, and the cut as negative padding, it can be exported for every size at once.
-        right, below = 4 * ((width + 3) // 4) - width, 4 * ((height + 3) // 4) - height
+        # Each coarser scale halves the size: work on the next multiple of the unit, and cut the rest off again. Written
+        # as u·⌈n/u⌉, and the cut as negative padding, it can be exported for every size at once.
+        unit = self.unit
+        right, below = unit * ((width + unit - 1) // unit) - width, unit * ((height + unit - 1) // unit) - height
         hidden = self.enter(F.pad(image, (0, right, 0, below), mode="replicate"))
         skips = []
         for down in self.down:
@@ -104,13 +106,14 @@ class UNetPrior(Energy):
         width: int = 32,
         blocks: int = 2,
         *,
+        scales: int = 3,
         scale: float = 1.0,
         blind: bool = False,
         precision: torch.dtype | None = None,
         compiled: bool = False,
     ) -> None:
         super().__init__()
-        self.net = UNet(width, blocks, 3 if blind else 4)
+        self.net = UNet(width, blocks, 3 if blind else 4, scales)
         self.scale, self.blind, self.precision, self.compiled = scale, blind, precision, compiled
         with torch.no_grad():  # little noise is found at first
             self.net.leave.weight.mul_(0.1)
@@ -124,7 +127,7 @@ class UNetPrior(Energy):
 
     def denoised(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
         """y − (R + af) / s, or y − R / s if blind: the net as a feed-forward denoiser."""
-        if not (self.net.training and _whole(y)):
+        if not (self.net.training and self._whole(y)):
             return self._denoised(self.net, y, features)
         return program_of(self)[1](self, y, *features) if self._compiles(y) else written_denoised(self, y, *features)
 
@@ -149,7 +152,7 @@ class UNetPrior(Energy):
 
     def formula(self, features: Observation) -> Formula | None:
         """∇E = (∂planes/∂y)ᵀ (Jᵀ(R + af) + a(R + af) on f's plane; aR if blind), J the derivative of the net."""
-        if not _whole(features.image):
+        if not self._whole(features.image):
             return None
         if self._compiles(features.image):
             return lambda y: program_of(self)[0](self, y, *features)
@@ -171,6 +174,10 @@ class UNetPrior(Energy):
 
     def _written(self, like: Tensor) -> WrittenUNet:
         return WrittenUNet(self.net, self.precision if like.is_cuda else None)
+
+    def _whole(self, image: Tensor) -> bool:
+        """Whether every scale of the net halves the size without a rest."""
+        return image.shape[-1] % self.net.unit == 0 and image.shape[-2] % self.net.unit == 0
 
     def _compiles(self, like: Tensor) -> bool:
         return self.compiled and self.training and like.is_cuda and torch.is_grad_enabled()
@@ -263,8 +270,3 @@ def _window_sums(plane: Tensor) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
         down = F.conv2d(plane, line, padding=(margin, 0))
         return F.conv2d(down, line.transpose(2, 3), padding=(0, margin))
     return F.avg_pool2d(plane, WINDOW, 1, WINDOW // 2)
-
-
-def _whole(image: Tensor) -> bool:
-    """Whether every scale of the net halves the size without a rest."""
-    return image.shape[-1] % 4 == 0 and image.shape[-2] % 4 == 0
