@@ -98,7 +98,13 @@ def test_some_recipes_train_otherwise_on_some_data() -> None:
     assert isinstance(best.method, System)
     assert not best.method.blind
     assert depth.schedule.crop == (96, 128)
-    assert depth == find_recipe("spen-best").with_options(flips=True)
+    assert isinstance(depth.method, System)
+    assert (depth.method.scales, depth.method.blocks, depth.schedule.flips) == (1, 3, True)
+    feed_forward = find_recipe("unet", "redkitchen")
+    assert isinstance(feed_forward.method, Network)
+    assert (feed_forward.method.scales, feed_forward.method.blocks) == (1, 3)
+    assert feed_forward.schedule == depth.schedule
+    assert find_recipe("dp-3", "redkitchen").schedule.batches == depth.schedule.batches
     assert find_recipe("spen-best", "rooms") == find_recipe("spen-best")
     assert find_recipe("dp-3", "gaussian") == find_recipe("dp-3")
 

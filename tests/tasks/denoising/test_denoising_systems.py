@@ -30,7 +30,7 @@ from spen.tasks.denoising.scoring import (
     observation,
     summed_squared_error,
 )
-from spen.tasks.denoising.systems import build_model, build_objective
+from spen.tasks.denoising.systems import build_model, build_objective, whole_truth
 from spen.tasks.shipped import shipped
 from tests.cli import world
 
@@ -220,6 +220,21 @@ def test_losses_and_psnr_by_value() -> None:
     metric = PSNR()
     metric.update(y, Target(truth, scored))
     assert float(metric.compute()) == pytest.approx(20.0, abs=1e-5)
+
+
+def test_the_structured_svm_compares_with_a_truth_without_cliffs() -> None:
+    truth = torch.full((1, 1, 8, 8), 0.5)
+    truth[..., 3:5, 3:5] = 0.0  # not known
+    scored = (truth > 0).float()
+    assert torch.allclose(whole_truth(Target(truth, scored)), torch.full_like(truth, 0.5))
+    black = Target(truth, torch.ones_like(truth))  # a grey image: black, and known
+    assert torch.equal(whole_truth(black), truth)
+    for name in ("foe-ssvm", "dp-ssvm"):
+        torch.manual_seed(0)
+        model, objective = build(find_recipe(name).with_options(width=4), find_regime("rooms"))
+        x = Observation(0.5 + 0.05 * torch.randn(1, 1, 8, 8), scored)
+        filled = Target(torch.full_like(truth, 0.5), scored)
+        assert torch.equal(objective(model, x, Target(truth, scored)), objective(model, x, filled))
 
 
 def test_frames_come_once_each_and_processes_share_them() -> None:

@@ -28,7 +28,7 @@ from spen.rules import Momentum
 from spen.tasks.denoising.baselines.holes import fill_pyramid
 from spen.tasks.denoising.priors import ConvexDeepPrior, DataTerm, DeepPrior, FieldOfExperts, Observation
 from spen.tasks.denoising.recipes import System
-from spen.tasks.denoising.scoring import masked_squared_error, summed_squared_error
+from spen.tasks.denoising.scoring import Target, masked_squared_error, summed_squared_error
 from spen.tasks.denoising.unet import DenoiserEnergy, UNetPrior
 
 _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
@@ -101,8 +101,14 @@ def build_model(system: System, scale: float) -> spen.SPEN:
 def build_objective(system: System) -> Objective:
     """What training minimises."""
     if system.objective == "hinge":
-        return StructuredHinge(summed_squared_error, truth=lambda target: target.truth)
+        return StructuredHinge(summed_squared_error, truth=whole_truth)
     return EndToEnd(masked_squared_error, weights=system.iterate_loss)
+
+
+def whole_truth(target: Target) -> Tensor:  # (B, 1, H, W)
+    """y*, with means around where it is not known: a zero there would be a cliff that E(y*) learns to like."""
+    known = (target.truth > 0) | (target.scored > 0)
+    return fill_pyramid(target.truth, known)
 
 
 class DenoiserPretraining(Objective):
