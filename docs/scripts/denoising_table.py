@@ -127,7 +127,7 @@ def main() -> None:
         text = put(text, f"table {data}", main_table(whole))
         if whole["timing"]:
             text = put(text, "timing", timing_table(whole["timing"]))
-        if a.pictures:
+        if a.pictures and data == "rooms":  # the other sets' images are not ours to show
             picture(whole, tuple(a.rows.split(",")))
     if a.ablation is not None:
         ablation = json.loads((a.ablation / "results-simulated.json").read_text(encoding="utf-8"))

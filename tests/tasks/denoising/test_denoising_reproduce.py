@@ -19,7 +19,7 @@ from spen.tasks.denoising.data import Frame, Rooms
 from spen.tasks.denoising.experiment import SPLIT_NAMES, kept_path, load_run
 from spen.tasks.denoising.kept import keep
 from spen.tasks.denoising.recipes import ABLATION, Network, Regime, System, expand_rows, find_recipe, find_regime
-from spen.tasks.denoising.report import ablation_lines, training_curve, write_report
+from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure, training_curve, write_report
 from spen.tasks.denoising.reproduce import Job, found, join, line_of, options_by_row, table1
 
 TINY = (
@@ -286,6 +286,21 @@ def test_windows_fall_evenly_and_do_not_depend_on_their_company() -> None:
     assert abs(np.corrcoef(places.top, places.left)[0, 1]) < 0.03
     some = windows(integrals, 0 * indices[:3], 3, 5, indices[7:10], (4, 4), flips=True)
     assert all(np.array_equal(a[7:10], b) for a, b in zip(places, some, strict=True))
+
+
+def test_photographs_are_grey_and_black_in_them_is_no_gap() -> None:
+    every = torch.ones(1, 6, 8, dtype=torch.bool)
+    truth = torch.linspace(0, 1, 48).reshape(1, 6, 8)
+    photograph = Frame(truth, every, truth, every, every, ~every)
+    seen = every.clone()
+    seen[0, 2, 3] = False
+    depth = Frame(truth * seen, seen, truth, seen, seen, ~seen)
+    for frame, colours in ((photograph, "gray"), (depth, DEPTH_COLOURS)):
+        figure = images_figure(frame, {"dp-3": truth})
+        shown = [axis.images[0] for axis in figure.axes if axis.images]
+        assert shown[0].get_cmap().name == colours
+        assert not np.ma.getmaskarray(np.ma.masked_invalid(shown[0].get_array())).any()
+        assert np.isnan(shown[1].get_array().filled(np.nan)).sum() == (frame is depth)
 
 
 def test_prediction_is_timed_and_recorded_by_device(tmp_path: Path) -> None:

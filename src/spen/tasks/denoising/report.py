@@ -201,10 +201,11 @@ def with_gaps(image: Tensor, known: Tensor) -> NDArray[np.float32]:  # (1, H, W)
 
 
 def images_figure(frame: Frame, answers: dict[str, Tensor], across: int = 6) -> Figure:
-    """Truth, noisy and every answer on one grey scale, the error of each below it on another; ``across`` in a row."""
+    """Truth, noisy and every answer on one scale, the error of each below it on another; ``across`` in a row."""
     low, high, reach = image_ranges(frame)
+    photograph = bool(frame.scored.all())  # a depth image has holes
     columns = {"truth": frame.truth, "noisy": frame.noisy, **answers}
-    known = {"truth": frame.truth != 0, "noisy": frame.valid}
+    known = {"truth": frame.scored | frame.hole, "noisy": frame.valid}
     wide, lines = min(across, len(columns)), -(-len(columns) // across)
     figure, axes = plt.subplots(2 * lines, wide, figsize=(2.6 * wide, 4.3 * lines), squeeze=False)
     for axis in axes.flat:
@@ -212,7 +213,7 @@ def images_figure(frame: Frame, answers: dict[str, Tensor], across: int = 6) -> 
     for place, (name, image) in enumerate(columns.items()):
         top, bottom = axes[2 * (place // across)][place % across], axes[2 * (place // across) + 1][place % across]
         shown = with_gaps(image, known.get(name, torch.ones_like(frame.valid)))
-        top.imshow(shown, cmap=DEPTH_COLOURS, vmin=low, vmax=high)
+        top.imshow(shown, cmap="gray" if photograph else DEPTH_COLOURS, vmin=low, vmax=high)
         score = "" if name == "truth" else f" {float(psnr(image, frame.truth, frame.scored)):.2f} dB"
         top.set_title(name + score, fontsize=9)
         if name != "truth":
