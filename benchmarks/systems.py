@@ -84,11 +84,14 @@ STRATEGIES: list[tuple[str, Callable[[], GradientStrategy], str]] = [
     ("ForwardOverReverse", ForwardOverReverse, "tf32"),
     ("Compiled", Compiled, "tf32"),
     ("Compiled, 16 rows", lambda: Compiled(rows=16), "tf32"),
+    ("Compiled, 8 rows", lambda: Compiled(rows=8), "tf32"),
+    ("Compiled, 2 rows", lambda: Compiled(rows=2), "tf32"),
     ("Compiled, kept", lambda: Compiled(keep=True), "tf32"),
     ("Compiled, three quarters kept", lambda: Compiled(keep=0.75), "tf32"),
     ("Compiled, finite differences", lambda: Compiled(FiniteDifference(doubled=False)), "tf32"),
     ("Compiled, bf16", lambda: Compiled(precision=torch.bfloat16), "bf16"),
     ("Compiled, bf16, 16 rows", lambda: Compiled(rows=16, precision=torch.bfloat16), "bf16"),
+    ("Compiled, bf16, 2 rows", lambda: Compiled(rows=2, precision=torch.bfloat16), "bf16"),
     ("Auto", lambda: Auto(patience=0), "tf32"),
 ]
 
