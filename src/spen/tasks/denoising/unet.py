@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 from types import FunctionType
 from typing import Any
@@ -27,6 +28,9 @@ WINDOW = 9
 
 KNEE = 3.0
 """Where numbers begin to be compressed, in units of the noise: an edge of a metre is a hundred times the noise."""
+
+
+_TRITON = find_spec("triton") is not None  # what torch.compile makes kernels with on a GPU
 
 
 class _Block(nn.Module):
@@ -97,8 +101,8 @@ class UNetPrior(Energy):
 
     ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU, where ∇E is taken by its
     formula, in training with ``Written``; prediction and the plain energy keep full precision. ``compiled`` turns
-    that formula and its derivative into fused kernels behind one launch each (``torch.compile``): it is made of some
-    hundred small kernels, which cost a host longer to start than a card to run.
+    that formula and its derivative into fused kernels behind one launch each, if Triton is there (``torch.compile``):
+    it is made of some hundred small kernels, which cost a host longer to start than a card to run.
     """
 
     def __init__(
@@ -180,7 +184,7 @@ class UNetPrior(Energy):
         return image.shape[-1] % self.net.unit == 0 and image.shape[-2] % self.net.unit == 0
 
     def _compiles(self, like: Tensor) -> bool:
-        return self.compiled and self.training and like.is_cuda and torch.is_grad_enabled()
+        return self.compiled and self.training and like.is_cuda and torch.is_grad_enabled() and _TRITON
 
 
 def written_slope(prior: UNetPrior, y: Tensor, image: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
