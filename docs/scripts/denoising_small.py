@@ -17,9 +17,7 @@ import torch
 from spen.tasks.denoising.baselines import STRONG_BM3D, STRONG_TV, mean_psnr, tune
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.experiment import build
-from spen.tasks.denoising.metrics import mean_over_frames, psnr
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.experiment import Subset, build, evaluate
 from spen.tasks.denoising.recipes import Classical, System, find_recipe, find_regime
 from spen.tasks.denoising.scoring import observation, target
 from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
@@ -38,11 +36,12 @@ def main() -> None:
     a = parser.parse_args()
     sensor = Sensor(STRENGTH_30DB_ROOMS, lateral=a.lateral)
     rooms = Rooms("dev", 16, sensor=sensor)
-    dev = [rooms.frame(i) for i in range(8)]
+    dev = Subset(rooms, list(range(8)))
     recipe = find_recipe(a.recipe)
     if isinstance(recipe.method, Classical):
         best = tune([rooms.frame(i) for i in range(8, 16)], STRONG_BM3D if recipe.name == "bm3d" else STRONG_TV).best
-        print(best, f"{mean_psnr(best, dev):.2f} dB, surfaces {mean_psnr(best, dev, surface=True):.2f} dB")
+        frames = [dev.frame(i) for i in range(len(dev))]
+        print(best, f"{mean_psnr(best, frames):.2f} dB, surfaces {mean_psnr(best, frames, surface=True):.2f} dB")
         return
     torch.set_flush_denormal(True)
     recipe = recipe.with_options(width=16)
@@ -68,14 +67,8 @@ def main() -> None:
         schedule.step()
         if (batch + 1) % (a.batches // 4) == 0:
             with torch.no_grad():
-                answers = [objective.predict(model, Observation(*(p[None] for p in observation(r))))[0] for r in dev]
-            whole, surface = (
-                mean_over_frames(
-                    torch.stack([psnr(y, r.truth, mask) for y, r, mask in zip(answers, dev, masks, strict=True)])
-                )
-                for masks in ([r.scored for r in dev], [r.surface for r in dev])
-            )
-            print(f"{batch + 1:6d} {whole:.2f} dB, surfaces {surface:.2f} dB", flush=True)
+                scores = evaluate(lambda x: objective.predict(model, x), dev)
+            print(f"{batch + 1:6d} {scores['psnr']:.2f} dB, surfaces {scores['surface_psnr']:.2f} dB", flush=True)
 
 
 if __name__ == "__main__":

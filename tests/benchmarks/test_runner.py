@@ -22,7 +22,7 @@ from benchmarks.peers import JAX_PYTHON, run_jax
 from benchmarks.problems import Problem, deep_prior
 from benchmarks.results import Results, Row, Skip, read, read_all
 from benchmarks.runner import Budget, Case, run_case
-from benchmarks.suites import SUITES, TOY
+from benchmarks.suites import FULL, SUITES, TOY
 from benchmarks.systems import SYSTEMS, System, Unavailable, find, system
 
 TINY = {"batch": 2, "height": 8, "width": 8, "steps": 2, "channels": 2}
@@ -226,6 +226,18 @@ def test_every_suite_has_toy_cases_whose_problems_can_be_solved_by_hand(name: st
     assert [g.shape for g in gradients] == [p.shape for p in problem.parameters()]
     assert all(bool(g.isfinite().all()) for g in gradients)
     assert sum(float(g.abs().sum()) for g in gradients) > 0
+
+
+def test_few_rows_are_measured_where_they_meet_a_twentieth_of_the_memory() -> None:
+    few = {"spen Compiled, 8 rows", "spen Compiled, 2 rows", "spen Compiled, bf16, 2 rows"}
+    for name, expected in (
+        ("deep-prior-20", {"spen Compiled, 8 rows"}),
+        ("deep-prior-3", few - {"spen Compiled, 8 rows"}),
+    ):
+        (case,) = SUITES[name].cases("cuda", FULL)
+        systems = {system.name for system in case.systems}
+        assert systems & few == expected
+        assert "spen Compiled, three quarters kept" not in systems
 
 
 def test_the_command_writes_results_and_its_exit_status_tells_of_disagreement(

@@ -123,9 +123,16 @@ def _network(method: Network, scale: float) -> nn.Module:
     from spen.tasks.denoising.baselines import ConvNet, ProximalNet
 
     if method.kind == "unet":
-        shape: dict[str, Any] = {"width": method.width, "blocks": method.blocks, "scales": method.scales}
-        how: dict[str, Any] = {"blind": method.blind, "precision": torch.bfloat16, "compiled": True}
-        return UNetDenoiser(UNetPrior(**shape, scale=method.gain * scale, **how))
+        prior = UNetPrior(
+            method.width,
+            method.blocks,
+            scales=method.scales,
+            scale=method.gain * scale,
+            blind=method.blind,
+            precision=torch.bfloat16,
+            compiled=True,
+        )
+        return UNetDenoiser(prior)
     if method.kind == "convnet":
         return ConvNet(
             width=method.width,

@@ -180,7 +180,7 @@ _BEST = Schedule(batches=8000, learning_rate=1e-3, average=0.999)
 
 # Grey images are 180×180 and their noise does not know its neighbours: many small crops. Their edges are of the size of
 # their noise, so that nothing need be compressed: worth 0.3 dB on development images after 300 small batches.
-# A width of 64 takes no longer on a GPU than one of 48 (7.3 ms a batch against 7.2 on one H200).
+# A width of 64 takes a GPU hardly longer than one of 48, which its tiles do not fill (docs/scripts/unet_step.py).
 _GREY = {"crop": (64, 64), "batch_size": 32, "batches": 60_000, "per_epoch": 1000, "width": 64, "blind": False}
 
 # One walk through one room: a net of three scales has learned it by heart after 500 batches (54.4 dB on frames far

@@ -199,15 +199,15 @@ def written_denoised(prior: UNetPrior, y: Tensor, image: Tensor, seen: Tensor) -
 
 
 _PROGRAMS: WeakKeyDictionary[UNetPrior, tuple[Callable[..., Any], Callable[..., Any]]] = WeakKeyDictionary()
+_HOW: dict[str, Any] = {"mode": "reduce-overhead", "dynamic": False}  # fused, and one launch for all of it
 
 
-def program_of(prior: UNetPrior, **options: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """``written_slope`` and ``written_denoised``, compiled for one prior; the options are ``torch.compile``'s."""
+def program_of(prior: UNetPrior) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """``written_slope`` and ``written_denoised``, compiled for one prior."""
     if prior not in _PROGRAMS:
-        options = options or {"mode": "reduce-overhead"}
         # torch.compile counts programs by code object and gives up after a few: each prior gets code of its own.
         own = (FunctionType(f.__code__.replace(), f.__globals__) for f in (written_slope, written_denoised))
-        slope, denoised = (torch.compile(f, dynamic=False, **options) for f in own)
+        slope, denoised = (torch.compile(f, **_HOW) for f in own)
         _PROGRAMS[prior] = slope, denoised
     return _PROGRAMS[prior]
 
