@@ -173,6 +173,15 @@ def test_colours_are_for_terminals(tmp_path: Path) -> None:
 # ── Ctrl-C ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """A shell's job in the background is deaf to Ctrl-C, and so is every process that it starts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_leaves_a_run_that_the_same_command_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal, where training shows a bar; interrupted within a stage, then the same command is given again."""
     world.build(tmp_path)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import spen
+from spen.domains import Simplex
 from spen.energies import EntropySmoothed, Linear, Softplus
 from spen.protocols import Domain, StepRule
 
@@ -51,7 +52,9 @@ def chain(domain: Domain, rule: StepRule, **options: object) -> spen.SPEN:
     """x (B, n, 3) → y (B, n, 4)."""
     torch.manual_seed(1)
     energy = Linear(lambda f: f.scores) + Chain()
-    smooth = EntropySmoothed(energy, 0.5) if type(domain).__name__ == "Simplex" else energy + Pull()
+    # A projection reaches the edge of a simplex: there the gradient of an entropy is infinite and the last bit decides.
+    inside = isinstance(domain, Simplex) and domain.update != "projected"
+    smooth = EntropySmoothed(energy, 0.5) if inside else energy + Pull()
     return spen.SPEN(
         features=Read(),
         init=Begin(),
@@ -61,7 +64,7 @@ def chain(domain: Domain, rule: StepRule, **options: object) -> spen.SPEN:
 
 
 class Pull(spen.Energy):
-    """‖y‖²: a minimum for a chain over the reals."""
+    """‖y‖²: a minimum for a chain over the reals, and one within the edges of a box or a simplex."""
 
     def forward(self, y: Tensor, features: Scores) -> Tensor:
         return y.square().flatten(1).sum(1)
