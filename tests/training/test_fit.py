@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 import spen
-from spen.domains import Reals
-from spen.energies import Sum
+from spen.descent.bundle_entropy import BundleEntropy
+from spen.domains import Box, Reals
+from spen.energies import EntropySmoothed, Sum
 from spen.gradients import Checkpointed
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Energy
@@ -289,6 +290,25 @@ def test_non_finite_init_and_backward_are_told_apart() -> None:
     assert "back-propagating it is not, in energy.weight, batch 3" in str(
         explain_non_finite(model, torch.zeros(2, 1), "batch 3")
     )
+
+
+def test_a_minimizer_without_a_step_rule_is_explained_too(tmp_path: Path) -> None:
+    energy = EntropySmoothed(Quiet(), over="box")
+    model = spen.SPEN(energy=energy, init=nn.Identity(), minimizer=BundleEntropy(Box("logits")))  # type: ignore[arg-type]
+    target = torch.ones(8, 2)
+    target[6] = torch.nan
+    source = TensorSource(torch.zeros(8, 2), target, 4, shuffle=False)
+    stage = joint(EndToEnd(squared_error, weights="last"), epochs=1)
+    with pytest.raises(NonFinite, match="descent is finite at every step, but back-propagating it is not, .* batch 1"):
+        fit(model, [stage], source, source, toy.MSE(), out=tmp_path, accelerator="cpu", progress=False)
+    sentence = "the energy of the term 'Quiet' is not finite at step 0 of the descent, examples [1] of batch 3"
+    model.init = Middle()
+    assert sentence in str(explain_non_finite(model, torch.tensor([[0.0], [torch.inf]]), "batch 3"))
+
+
+class Middle(nn.Module):
+    def forward(self, features: Tensor) -> Tensor:
+        return torch.zeros_like(features)
 
 
 def test_a_dead_global_energy_is_reported_while_training(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.descent.loop import Descend
-from spen.descent.potential import Potential, ScoreFunction, identity, input_gradient
+from spen.descent.potential import Potential, ScoreFunction, identity
 from spen.energies.compose import terms_of
 from spen.model import SPEN
 
@@ -23,38 +22,23 @@ class DeadEnergyWarning(UserWarning):
 
 
 def explain_non_finite(model: SPEN, x: Any, batch: str) -> NonFinite:
-    """Descend once more with eyes open, and name the first thing that is not finite."""
+    """Minimise once more and look at every iterate: the first thing there that is not finite, by name."""
     with torch.no_grad():
         features = model.features(x)
         start = model.init(features)
     if not bool(start.isfinite().all()):
         return NonFinite(f"Init returned numbers that are not finite, examples {_rows(start)} of {batch}")
-    domain = model.minimizer.domain
-    descend = Descend(domain, model.minimizer.rule, None)
-    potential = Potential.of(model.energy, features, domain.output if domain.through else identity).detached()
-    step = -1
-
-    def watched(here: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal step
-        step += 1
+    with torch.no_grad():
+        trajectory = model.minimizer(model.energy, features, start)
+    potential = Potential.of(model.energy, features, identity).detached()
+    for step, point in enumerate((trajectory.start, *trajectory.outputs[:-1])):
         for name, term, _ in terms_of(model.energy):
-            with torch.enable_grad():
-                leaf = point.detach().requires_grad_()
-                energies = here(leaf, term)
-                gradient = input_gradient(energies, leaf, create_graph=False) if energies.requires_grad else leaf * 0
-            for what, value in (("the energy", energies.detach()), ("the gradient", gradient.detach())):
+            for what, value in zip(("the energy", "the gradient"), _at(potential, term, point), strict=True):
                 if not bool(value.isfinite().all()):
-                    raise NonFinite(
+                    return NonFinite(
                         f"{what} of the term {name!r} is not finite at step {step} of the descent, "
                         f"examples {_rows(value)} of {batch}: lower the rates or the learning rate, or clip"
                     )
-        return here.gradient(point)
-
-    try:
-        with torch.no_grad():
-            descend(potential, start, watched)
-    except NonFinite as found:
-        return found
     names = [n for n, p in model.named_parameters() if p.grad is not None and not bool(p.grad.isfinite().all())]
     where = f"in {', '.join(names[:3])}" if names else "in the loss"
     return NonFinite(
@@ -79,13 +63,19 @@ def term_gradients(model: SPEN, x: Any) -> dict[str, float]:
 
 
 def _gradient_size(potential: Potential, term: ScoreFunction, point: Tensor) -> float:
+    _, gradient = _at(potential, term, point)
+    return float(gradient.square().mean().sqrt())
+
+
+def _at(potential: Potential, term: ScoreFunction, point: Tensor) -> tuple[Tensor, Tensor]:
+    """The energies of a term (B,) and their gradient, of the shape of y."""
     with torch.enable_grad():
         leaf = point.detach().requires_grad_()
         energies = potential(leaf, term)
-        if not energies.requires_grad:
-            return 0.0
-        (gradient,) = torch.autograd.grad(energies.sum(), leaf, allow_unused=True)
-    return 0.0 if gradient is None else float(gradient.square().mean().sqrt())
+        gradient = None
+        if energies.requires_grad:
+            (gradient,) = torch.autograd.grad(energies.sum(), leaf, allow_unused=True)
+    return energies.detach(), torch.zeros_like(point) if gradient is None else gradient
 
 
 def _beside(output: Tensor) -> Tensor:
