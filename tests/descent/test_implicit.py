@@ -81,6 +81,14 @@ def test_refuses_an_unconverged_descent() -> None:
         _model(Reals(), Implicit(), steps=3)(x)
 
 
+def test_a_descent_that_left_all_bounds_is_not_one_that_needs_more_steps() -> None:
+    x, _ = _batch()
+    x[1] = torch.inf
+    sentence = "1 of 3 examples ended in numbers that are not finite: lower the rates, or the learning rate"
+    with pytest.raises(ValueError, match=sentence):
+        _model(Reals(), Implicit())(x)
+
+
 def test_refuses_learned_rates_no_stop_and_kept_gradients() -> None:
     x, _ = _batch()
     model = _model(Reals(), Implicit())

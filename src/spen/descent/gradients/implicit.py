@@ -47,6 +47,12 @@ class Implicit(GradientStrategy):
             path = descend(potential.detached(), start.detach())
         missing = int((~path.converged).sum())
         if missing:
+            lost = int((~path.outputs[-1].flatten(1).isfinite().all(1)).sum())
+            if lost:
+                raise ValueError(
+                    f"Implicit needs a minimiser, but {lost} of {len(path.converged)} examples ended in numbers that "
+                    "are not finite: lower the rates, or the learning rate"
+                )
             raise ValueError(
                 f"Implicit needs a minimiser, but {missing} of {len(path.converged)} examples had not converged after "
                 f"{descend.rule.steps} steps: allow more steps, or use a strategy that differentiates the steps, "
