@@ -1,6 +1,6 @@
 """What denormal numbers cost a training step on a CPU: dp-3 with the loss on its last iterate, on `simulated`.
 
-    python docs/scripts/denormals.py             # SPEN_DATA names the folder of the data; two threads, a minute
+    python docs/scripts/denormals.py             # SPEN_DATA names the folder of the data; two threads, 100 seconds
 
 Prints milliseconds a batch over the course of training, as numbers come and with those below 1e-38 as zeros.
 """
@@ -17,7 +17,7 @@ from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.experiment import build, open_splits
 from spen.tasks.denoising.recipes import find_recipe, find_regime
 from spen.tasks.denoising.scoring import CropSource
-from spen.training.denormals import flushed
+from spen.training import flushed_denormals
 
 BATCHES, WARM_UP = 80, 50
 
@@ -26,16 +26,17 @@ def train(source: CropSource) -> tuple[list[float], float]:
     """Milliseconds of every batch, and the loss of the last."""
     torch.manual_seed(0)
     regime = find_regime("simulated")
-    model, objective = build(find_recipe("dp-3:iterate_loss=last", regime.name), regime)
-    adam = torch.optim.Adam(model.parameters(), eps=1e-14)
+    recipe = find_recipe("dp-3:iterate_loss=last", regime.name)
+    model, objective = build(recipe, regime)
+    adam = torch.optim.Adam(model.parameters(), eps=recipe.schedule.epsilon)
     times, loss = [], torch.zeros(())
     for k, (x, target) in enumerate(source.batches(0)):
-        adam.param_groups[0]["lr"] = 0.02 * min(1, (k + 1) / WARM_UP)
+        adam.param_groups[0]["lr"] = recipe.schedule.learning_rate * min(1, (k + 1) / WARM_UP)
         began = time.perf_counter()
         adam.zero_grad()
         loss = objective(model, x, target)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.schedule.clip)
         adam.step()
         times.append(1000 * (time.perf_counter() - began))
     return times, float(loss.detach())
@@ -45,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(2)
     source = CropSource(Crops(open_splits(find_regime("simulated")).train, (48, 64)), 4, BATCHES)
     print("batches        " + "".join(f"{first + 1:4d} to {first + 10:2d}" for first in range(0, BATCHES, 10)))
-    for name, way in (("as they come", nullcontext), ("zeros", flushed)):
+    for name, way in (("as they come", nullcontext), ("zeros", flushed_denormals)):
         with way():
             times, loss = train(source)
         medians = [median(times[first : first + 10]) for first in range(0, BATCHES, 10)]

@@ -12,8 +12,7 @@ from torch import Tensor
 
 import spen
 from spen.objectives import EndToEnd, squared_error
-from spen.training import fit, joint
-from spen.training.denormals import flushed
+from spen.training import fit, flushed_denormals, joint
 from tests.training import toy
 
 SMALLEST = torch.finfo(torch.float32).tiny  # the next smaller number is denormal
@@ -35,16 +34,16 @@ def halves(count: int = 1 << 20) -> int:
 @pytest.mark.usefixtures("two_threads")
 def test_zero_in_every_thread_and_only_within() -> None:
     assert halves() == 1 << 20, "threads are there before"
-    with flushed():
+    with flushed_denormals():
         assert halves() == 0
-        with flushed():
+        with flushed_denormals():
             assert halves() == 0
         assert halves() == 0, "what was set before is set again"
     assert halves() == 1 << 20
 
 
 def test_what_goes_wrong_within_leaves_it_as_it_was() -> None:
-    with pytest.raises(RuntimeError, match="within"), flushed():
+    with pytest.raises(RuntimeError, match="within"), flushed_denormals():
         raise RuntimeError("within")
     assert halves(1) == 1
 

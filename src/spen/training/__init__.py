@@ -1,6 +1,7 @@
 """Training: stages, run folders, checkpoints, on Lightning."""
 
 from spen.training.checkpoints import load_weights, save_weights
+from spen.training.denormals import flushed_denormals
 from spen.training.fit import fit
 from spen.training.health import DeadEnergyWarning, NonFinite
 from spen.training.run import Run
@@ -16,6 +17,7 @@ __all__ = [
     "TensorSource",
     "clamped",
     "fit",
+    "flushed_denormals",
     "joint",
     "load_weights",
     "pretrain",

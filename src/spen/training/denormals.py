@@ -10,7 +10,7 @@ import torch
 
 
 @contextmanager
-def flushed() -> Iterator[None]:
+def flushed_denormals() -> Iterator[None]:
     """Within it, a result that would be denormal is zero, in this thread and in those that torch computes with.
 
     The second derivative of a softplus is exp(−τ|x|) where it is flat; times a small cotangent it is denormal, so a

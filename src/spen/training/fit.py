@@ -21,7 +21,7 @@ from torchmetrics import Metric
 
 from spen.model import SPEN
 from spen.training.checkpoints import SafeCheckpointIO, load_weights, save_weights
-from spen.training.denormals import flushed
+from spen.training.denormals import flushed_denormals
 from spen.training.health import DeadEnergyWarning
 from spen.training.module import StageModule
 from spen.training.run import Run, say
@@ -137,7 +137,7 @@ def _fit_stage(
         state = run.state(number)
         if stage.keep_start and number and not state.exists() and trainer.is_global_zero:
             keeper.start_from(number - 1)
-        with _interruptible(), flushed():
+        with _interruptible(), flushed_denormals():
             trainer.fit(module, ckpt_path=str(state) if state.exists() else None)
     if trainer.interrupted:
         raise KeyboardInterrupt
