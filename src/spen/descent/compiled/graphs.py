@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,21 +37,44 @@ class Captured:
         self.pattern = pattern
         self.lease = 0
         self.free = True
+        self.saved: list[Tensor]
+        self.results: list[Tensor]
+        self.extras: list[Tensor]
+        self.bars: tuple[Tensor | None, ...]
         with torch.no_grad():
             self._capture()
 
     def _capture(self) -> None:
+        """Capture in a pool of pieces made as they are asked for, or in one that begins with a block for everything.
+
+        A piece serves later only what is no larger, and one block gets gaps: which of the two takes less depends on
+        the order of sizes. The block's size is known beforehand, so it is tried where the pieces took more.
+        """
+        block, pieces = with_room(self._rehearse()), math.inf
+        with suppress(NotCapturable):  # memory that is too short for the pieces may do for the block
+            pieces = self._capture_in(0)
+        if pieces > block and self._capture_in(block) > pieces:
+            self._capture_in(0)
+
+    def _capture_in(self, block: int) -> int:
+        """Capture both graphs, in place of those there are, in a pool that begins with so many bytes. Its size."""
         # The two graphs are replayed in turns and may work in the same memory. Another descent's may not: it could
         # write, on its way back, where this one keeps its iterates.
+        self._forget()
         pool, device = torch.cuda.graph_pool_handle(), self.start.device
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        needed = self._rehearse()
         with _capturing(self.forward, pool, device):
-            _reserve(needed, device)
+            torch.empty(block, dtype=torch.uint8, device=device)  # given back at once, and cut up by what follows
             self._record()
         self.cotangents = self._wanted(torch.zeros_like)
         with _capturing(self.backward, pool, device):
             self.bars = self._pulled_back(self.saved, self.cotangents)
+        return _size(pool)
+
+    def _forget(self) -> None:
+        """Let go of everything that a descent and its backward pass have left in memory."""
+        self.saved, self.results, self.extras, self.bars = [], [], [], ()
+        self.tape.path, self.tape.steps = Path(), []
 
     def _record(self) -> None:
         self.saved = self.tape.record(self.start)
@@ -72,19 +96,21 @@ class Captured:
         device, stream = self.start.device, torch.cuda.Stream(self.start.device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            self._rehearsal()
+            cotangents = self._rehearsal(None)
             before = torch.cuda.memory_allocated(device)
             torch.cuda.reset_peak_memory_stats(device)
             with _nobody_waits():
-                self._rehearsal()
+                self._rehearsal(cotangents)
             most = torch.cuda.max_memory_allocated(device) - before
         torch.cuda.current_stream(device).wait_stream(stream)
         return most
 
-    def _rehearsal(self) -> None:
+    def _rehearsal(self, cotangents: list[Tensor | None] | None) -> list[Tensor | None]:
         self._record()
-        self._pulled_back(self.saved, self._wanted(torch.ones_like))
-        del self.saved, self.results, self.extras
+        cotangents = self._wanted(torch.ones_like) if cotangents is None else cotangents
+        self._pulled_back(self.saved, cotangents)
+        self._forget()
+        return cotangents
 
     def _pulled_back(self, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         # Autograd ties a parameter to the stream where it was first used, which a capture must not wait for:
@@ -151,10 +177,14 @@ def _nobody_waits() -> Iterator[None]:
         raise NotCapturable("the descent waits for the device, which a CUDA graph cannot")
 
 
-def _reserve(needed: int, device: torch.device) -> None:
-    """Let the pool of a capture begin with one block that everything fits into, with a little room for gaps: blocks
-    made one by one have the sizes that happen to be asked for, and what is asked for next does not fit into them."""
-    torch.empty(needed + needed // 16 + 4 * 2**20, dtype=torch.uint8, device=device)
+def with_room(needed: int) -> int:
+    """The bytes of a block for what needs so many at its worst moment, and for gaps."""
+    return needed + needed // 16 + 4 * 2**20
+
+
+def _size(pool: Any) -> int:
+    """The bytes of a capture's memory, used or not."""
+    return sum(s["total_size"] for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool))
 
 
 class GraphReplay(torch.autograd.Function):
