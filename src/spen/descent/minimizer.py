@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class Minimizer(nn.Module):
         return Trajectory.of(path, self.domain, self.rule.steps, potential, start, gradients=self.keep_gradients)
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        learns = (*potential.parameters(), *potential.feature_tensors(), *self.parameters(), start)
+        learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())
         if torch.is_grad_enabled() and any(t.requires_grad for t in learns):
             return self.gradient.run(descend, potential, start)
         with torch.no_grad():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
+from spen.objectives.together import Together
 from spen.protocols import Loss, Objective
 
 Weights = Literal["harmonic", "last"] | Sequence[float]
@@ -41,6 +42,7 @@ class EndToEnd(Objective):
         self.weights = weights
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
+        self._losses = Together()
         self._known: dict[Any, Tensor] = {}  # weights by device and type
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
@@ -75,7 +77,7 @@ class EndToEnd(Objective):
             shared[id(y)] = shared.get(id(y), 0.0) + w
         unique = {id(y): y for y in trajectory.outputs if shared[id(y)]}
         # One mean and one weighted sum for all of them: on a GPU each small operation costs its launch.
-        losses = torch.stack([self.loss(y, target) for y in unique.values()])
+        losses = self._losses(self.loss, list(unique.values()), target)
         return losses.reshape(len(unique), -1).mean(1) @ self._on(losses, [shared[key] for key in unique])
 
     def _on(self, like: Tensor, weights: list[float]) -> Tensor:

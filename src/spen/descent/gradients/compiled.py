@@ -164,11 +164,13 @@ def _again(options: dict[str, Any]) -> Compiled:
 def _key(descend: Descend, potential: Potential, start: Tensor) -> Key:
     leaves, spec = pytree.tree_flatten(potential.features)
     features = tuple(_signature(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    modules = (potential.energy, descend.rule, descend.domain)
-    tensors = tuple((t.data_ptr(), t.requires_grad) for m in modules for t in (*m.parameters(), *m.buffers()))
-    attributes = (item for m in modules for part in m.modules() for item in vars(part).items())
-    numbers = tuple(_number(value) for name, value in attributes if name not in _INTERNAL)
-    return _signature(start), spec, features, tensors, numbers, descend.keep_gradients, repr(descend.stop)
+    tensors, numbers = [], []
+    for whole in (potential.energy, descend.rule, descend.domain):
+        for part in whole.modules():  # once: this is asked for at every batch
+            held = (*part._parameters.values(), *part._buffers.values())
+            tensors += [(t.data_ptr(), t.requires_grad) for t in held if t is not None]
+            numbers += [_number(value) for name, value in vars(part).items() if name not in _INTERNAL]
+    return _signature(start), spec, features, tuple(tensors), tuple(numbers), descend.keep_gradients, repr(descend.stop)
 
 
 _INTERNAL = vars(nn.Module()).keys() - {"training"}
