@@ -21,7 +21,8 @@ from benchmarks.problems import Problem, deep_prior
 
 
 def launch_overhead(step: Step, problem: Problem, system: str) -> dict[str, Any]:
-    """Milliseconds until a step is enqueued, milliseconds the GPU works for it, and how often the host waits."""
+    """Milliseconds until a step is enqueued, of a step in a row of them, that the GPU works for one; how often the host
+    waits."""
     device = problem.device
     times = []
     for _ in range(5):
@@ -34,7 +35,18 @@ def launch_overhead(step: Step, problem: Problem, system: str) -> dict[str, Any]
     if device.type == "cuda":
         notes["waits"] = _synchronisations(step)
         notes["busy_ms"] = _busy(step, device)
+    notes["row_ms"] = _in_a_row(step, device)
     return notes
+
+
+def _in_a_row(step: Step, device: torch.device, steps: int = 10) -> float:
+    """Milliseconds of a step as training takes them: the host asks for the next while the device works."""
+    wait(device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    wait(device)
+    return 1000 * (time.perf_counter() - began) / steps
 
 
 def _synchronisations(step: Step) -> int:

@@ -72,6 +72,7 @@ def table(rows: list[Json], only: Sequence[str] = ()) -> str:
         "× floor": [_ratio(row, "floor_ms") for row in rows],
         "× kernels": [_ratio(row, "kernels_ms") for row in rows],
         "host ms": [_note(row, "host_ms") for row in rows],
+        "ms in a row": [_note(row, "row_ms") for row in rows],
         "GPU busy ms": [_note(row, "busy_ms") for row in rows],
         "GPU idle": [_idle(row) for row in rows],
         "waits": [str(row["notes"].get("waits", "")) for row in rows],
@@ -176,7 +177,8 @@ def _note(row: Json, key: str) -> str:
 
 def _idle(row: Json) -> str:
     busy = row["notes"].get("busy_ms")
-    return "" if not busy else f"{max(0.0, 1 - busy / row['milliseconds']):.1%}"
+    whole = row["notes"].get("row_ms", row["milliseconds"])
+    return "" if not busy else f"{max(0.0, 1 - busy / whole):.1%}"
 
 
 def main(arguments: Iterable[str] | None = None) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
+from torch import Tensor
 
 from benchmarks.ceilings import Attention, Ceilings, Convolutions, measure_ceilings, precise
-from benchmarks.overhead import covered
+from benchmarks.overhead import covered, launch_overhead
+from benchmarks.problems import deep_prior
 
 
 def test_operations_of_the_deep_prior_by_hand() -> None:
@@ -77,3 +81,19 @@ def test_busy_time_counts_overlapping_kernels_once() -> None:
     assert covered([]) == 0
     assert covered([(0, 10), (20, 25)]) == 15
     assert covered([(20, 25), (0, 10), (5, 22), (6, 7)]) == 25
+
+
+def test_steps_in_a_row_are_timed_one_by_one_and_together() -> None:
+    problem = deep_prior("cpu", batch=1, height=8, width=8, steps=2)
+    taken: list[float] = []
+
+    def step() -> list[Tensor]:
+        time.sleep(0.002)
+        taken.append(time.perf_counter())
+        return []
+
+    notes = launch_overhead(step, problem, "plain PyTorch")
+    assert set(notes) == {"host_ms", "row_ms"}
+    assert len(taken) == 15
+    assert notes["host_ms"] >= 2
+    assert 2 <= notes["row_ms"] <= 1000 * (taken[-1] - taken[4]) / 10 + 50

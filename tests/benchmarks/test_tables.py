@@ -33,6 +33,7 @@ def results() -> dict[str, Any]:
         row("deep-prior-20", "JAX scan", 123.0, 7434.0, **sound),
         row("deep-prior-20", "JAX scan, checkpoint", 140.0, 668.0, **sound),
         row("overhead", "spen Compiled", 85.5, 400.0, notes={"host_ms": 2.0, "busy_ms": 81.225, "waits": 0}),
+        row("overhead", "spen Auto", 85.5, 400.0, notes={"row_ms": 83.0, "busy_ms": 81.225}),
         *(
             row("sweep-steps", system, factor * t, memory * t, sizes={"steps": t})
             for t in (3, 20, 200)
@@ -69,7 +70,8 @@ def test_a_table_has_time_memory_error_and_ratios(results: dict[str, Any]) -> No
     assert "| plain PyTorch | 342 ± 3.42 | 308 | 1.00 × | 8,467 | 0e+00 | 34.20 | 4.28 |" in text
     assert "| **spen Compiled** | 85.5 ± 0.85 | 77.0 | 4.00 × | 400 | 8e-04 | 8.55 | 1.07 |" in text
     assert "5e-01 (disagrees)" in text
-    assert "| **spen Compiled** | 85.5 ± 0.85 | 77.0 | 400 | 2.00 | 81.2 | 5.0% | 0 |" in text
+    assert "| **spen Compiled** | 85.5 ± 0.85 | 77.0 | 400 | 2.00 |  | 81.2 | 5.0% | 0 |" in text
+    assert "| **spen Auto** | 85.5 ± 0.85 | 77.0 | 400 |  | 83.0 | 81.2 | 2.1% |  |" in text
 
 
 def test_columns_can_be_chosen(results: dict[str, Any]) -> None:

@@ -232,7 +232,7 @@ def test_out_of_time_is_status_3_and_goes_on(tmp_path: Path, monkeypatch: pytest
     ("line", "expected"),
     [
         ("spen ev", {"evaluate"}),
-        ("spen train dp", {"dp-20", "dp-3", "dp-ssvm", "dp-icnn"}),
+        ("spen train dp", {"dp-20", "dp-3", "dp-ssvm", "dp-icnn", "dp-icnn+"}),
         ("spen train srl/", {"srl/spen-best"}),
         ("spen evaluate dp", {"dp-3"}),
         ("spen evaluate dp-3 --split ", {"train", "dev", "test"}),

@@ -56,7 +56,14 @@ def test_energy_on_probabilities(energy: Energy) -> None:
 
 @pytest.mark.parametrize(
     "energy",
-    [DataTerm(), FieldOfExperts(4, 5), DeepPrior(4, 5), DeepPrior(4, 5, padding="replicate"), ConvexDeepPrior(4, 5)],
+    [
+        DataTerm(),
+        FieldOfExperts(4, 5),
+        DeepPrior(4, 5),
+        DeepPrior(4, 5, padding="replicate"),
+        ConvexDeepPrior(4, 5),
+        ConvexDeepPrior(4, 5, padding="reflect", blind=True, free=True),
+    ],
     ids=lambda e: type(e).__name__,
 )
 def test_energy_on_images(energy: Energy) -> None:

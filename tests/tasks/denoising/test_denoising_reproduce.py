@@ -212,10 +212,25 @@ def test_the_report_shows_ablation_and_timing(finished: Path) -> None:
     assert "steps = 1, rate = 0.5" in page
     assert "a &lt;card&gt;" in page
     assert "0.0123" in page
-    lines = {changed: better for changed, _, better in ablation_lines(whole["table"])}
+    lines = {changed: better for changed, _, better in ablation_lines(whole)}
     assert lines["dp-3 as it is"] is None
     scores = _psnr(whole)
     assert lines["steps = 1, rate = 0.5"] == pytest.approx(scores["dp-3:steps=1:rate=0.5"] - scores["dp-3"])
+
+
+def test_a_changed_recipe_is_compared_by_the_seeds_that_both_have() -> None:
+    scores = {
+        ("dp-3", 0): 39.0,
+        ("dp-3", 1): 39.2,
+        ("dp-3", 2): 50.0,
+        ("dp-3:steps=1", 1): 38.9,
+        ("dp-3:steps=2", 3): 1.0,
+    }
+    results = [{"recipe": name, "seed": seed, "psnr": value} for (name, seed), value in scores.items()]
+    results.append({"recipe": "dp-3:steps=1", "seed": 0, "problem": "no card"})
+    table = [{"recipe": name} for name in ("dp-3", "dp-3:steps=1", "dp-3:steps=2")]
+    found = [(changed, better) for changed, _, better in ablation_lines({"table": table, "results": results})]
+    assert found == [("dp-3 as it is", None), ("steps = 1", pytest.approx(-0.3)), ("steps = 2", None)]
 
 
 def test_the_clock_of_a_second_stage_goes_on() -> None:

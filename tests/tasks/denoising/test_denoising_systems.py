@@ -18,7 +18,7 @@ from spen.tasks.denoising.experiment import build, evaluate, load_run, open_spli
 from spen.tasks.denoising.images import load_image
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.predict import denoise_files, load_model
-from spen.tasks.denoising.priors import DeepPrior, FieldOfExperts, Observation
+from spen.tasks.denoising.priors import Observation
 from spen.tasks.denoising.recipes import RECIPES, REGIMES, Classical, System, find_recipe, find_regime
 from spen.tasks.denoising.reproduce import Job, plan, run_job, table1
 from spen.tasks.denoising.scoring import (
@@ -243,14 +243,6 @@ def test_frames_come_once_each_and_processes_share_them() -> None:
     assert [len(x.image) for x, _ in source.batches(0)] == [2, 1]
     assert source.count(2) == 1
     assert [len(next(iter(source.batches(0, rank, 2)))[0].image) for rank in (0, 1)] == [2, 1]
-
-
-def test_blind_filters_do_not_see_the_level() -> None:
-    y = torch.rand(1, 1, 12, 12)
-    for prior in (FieldOfExperts(4, 5, blind=True), DeepPrior(4, 5, blind=True, padding="reflect")):
-        with torch.no_grad():
-            next(p for p in prior.parameters() if p.dim() == 4).add_(0.1)
-        assert torch.allclose(prior(y, None), prior(y + 0.3, None), rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])

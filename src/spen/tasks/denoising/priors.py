@@ -98,19 +98,37 @@ class DeepPrior(Energy):
 
 
 class ConvexDeepPrior(Energy):
-    """The deep prior as an input-convex network: every kernel ≥ 0, which the paper found hinders denoising."""
+    """The deep prior as an input-convex network: every kernel ≥ 0, which the paper found hinders denoising.
 
-    def __init__(self, width: int = 32, size: int = 7, *, temperature: float = 25.0, scale: float = 1.0) -> None:
+    ``free`` leaves the first filters free, which convexity allows: they see y linearly, and a convex, non-decreasing
+    function of convex ones follows. A filter with both signs can be an edge detector again.
+    """
+
+    def __init__(
+        self,
+        width: int = 32,
+        size: int = 7,
+        *,
+        temperature: float = 25.0,
+        scale: float = 1.0,
+        padding: Padding = "zeros",
+        blind: bool = False,
+        free: bool = False,
+    ) -> None:
         super().__init__()
-        self.first = NonNegativeConv2d(1, width, size)
+        if blind and not free:
+            raise ValueError("kernels ≥ 0 of mean zero are zero: a blind convex prior needs free first filters")
+        self.first = nn.Conv2d(1, width, size) if free else NonNegativeConv2d(1, width, size)
         self.second = NonNegativeConv2d(width, width, size)
         self.last = NonNegativeConv2d(width, 1, 1, bias=False)
         self.activation = Softplus(temperature)
-        self.scale = scale
+        self.scale, self.padding, self.blind = scale, padding, blind
 
     def forward(self, y: Tensor, features: Observation) -> Tensor:
-        hidden = self.activation(self.first(self.scale * y))
-        return self.last(self.activation(self.second(hidden))).flatten(1).sum(1)
+        weight = _centred(self.first.weight) if self.blind else self.first.weight
+        hidden = self.activation(_convolved(self.scale * y, weight, self.first.bias, self.padding))
+        hidden = self.activation(_convolved(hidden, self.second.weight, self.second.bias, self.padding))
+        return self.last(hidden).flatten(1).sum(1)
 
 
 def _centred(weight: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
-PriorName = Literal["foe", "deep", "convex", "unet"]
+PriorName = Literal["foe", "deep", "convex", "convex+", "unet"]
 ObjectiveName = Literal["end-to-end", "hinge"]
 GradientName = Literal[
     "auto",
@@ -280,6 +280,13 @@ def _all() -> list[Recipe]:
             about="deep prior as an input-convex network, 3 steps",
             paper=None,
             method=replace(deep, prior="convex", steps=3, rate=0.2, weight=0.02),
+        ),
+        Recipe(
+            name="dp-icnn+",
+            about="the same with free first filters, still convex",
+            paper=None,
+            method=replace(deep, prior="convex+", steps=3, rate=0.1),
+            schedule=fast,
         ),
         Recipe(
             name="unet",

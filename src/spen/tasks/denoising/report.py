@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import math
+import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,7 @@ def write_report(whole: dict[str, Any], out: Path | str) -> Path:
         first.setdefault(result["recipe"], result)
     parts = [f"<h1>Denoising: {html.escape(find_regime(whole['data']).about)}</h1>", _table(whole)]
     if any(":" in line["recipe"] for line in whole["table"]):
-        parts += ["<h2>One choice at a time</h2>", _ablation(whole["table"])]
+        parts += ["<h2>One choice at a time</h2>", _ablation(whole)]
     if whole.get("timing"):
         parts += ["<h2>Seconds to predict an image</h2>", _timing(whole["timing"])]
     first = {name: result for name, result in first.items() if ":" not in name} or first
@@ -88,9 +89,16 @@ def training_curve(metrics: list[dict[str, Any]]) -> list[tuple[float, float]]:
     return points
 
 
-def ablation_lines(table: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any], float | None]]:
-    """(what was changed, its line, decibels above the recipe that was changed) of every changed recipe."""
-    lines = {line["recipe"]: line for line in table}
+def ablation_lines(whole: dict[str, Any]) -> list[tuple[str, dict[str, Any], float | None]]:
+    """(what was changed, its line, decibels above the recipe that was changed) of every changed recipe.
+
+    The difference is that of the seeds that both have: which seed it was moves a row by as much as most changes do.
+    """
+    lines = {line["recipe"]: line for line in whole["table"]}
+    scores: dict[str, dict[int, float]] = {}
+    for result in whole["results"]:
+        if "psnr" in result:
+            scores.setdefault(result["recipe"], {})[result["seed"]] = result["psnr"]
     found: list[tuple[str, dict[str, Any], float | None]] = []
     for name, line in lines.items():
         base, *changes = name.split(":")
@@ -98,18 +106,19 @@ def ablation_lines(table: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any
             if any(other.startswith(f"{name}:") for other in lines):
                 found.append((f"{name} as it is", line, None))
             continue
-        known = lines.get(base, {}).get("psnr")
-        better = None if line["psnr"] is None or known is None else line["psnr"] - known
+        mine, others = scores.get(name, {}), scores.get(base, {})
+        differences = [mine[seed] - others[seed] for seed in mine.keys() & others.keys()]
+        better = statistics.fmean(differences) if differences else None
         found.append((", ".join(change.replace("=", " = ") for change in changes), line, better))
     return found
 
 
-def _ablation(table: list[dict[str, Any]]) -> str:
-    head = "".join(f"<th>{c}" for c in ("", "PSNR", "±", "difference", "surfaces", "training, s"))
+def _ablation(whole: dict[str, Any]) -> str:
+    head = "".join(f"<th>{c}" for c in ("", "PSNR", "±", "seeds", "difference", "surfaces", "training, s"))
     rows = []
-    for changed, line, better in ablation_lines(table):
+    for changed, line, better in ablation_lines(whole):
         cells = [_number(line[key], 2) for key in ("psnr", "spread")]
-        cells += ["" if better is None else f"{better:+.2f}", _number(line["surface_psnr"], 2)]
+        cells += [str(line["seeds"]), "" if better is None else f"{better:+.2f}", _number(line["surface_psnr"], 2)]
         cells.append(_number(line["train_seconds"], 0))
         rows.append(f"<tr><td>{html.escape(changed)}" + "".join(f"<td>{cell}" for cell in cells))
     return f"<table><tr>{head}\n" + "\n".join(rows) + "</table>"

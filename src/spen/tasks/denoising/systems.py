@@ -69,6 +69,16 @@ def build_prior(system: System, scale: float) -> Energy:
         )
     if system.prior == "convex":
         return ConvexDeepPrior(system.width, system.size, temperature=system.temperature, scale=scale)
+    if system.prior == "convex+":
+        return ConvexDeepPrior(
+            system.width,
+            system.size,
+            temperature=system.temperature,
+            scale=scale,
+            padding="reflect",
+            blind=system.blind,
+            free=True,
+        )
     return UNetPrior(
         system.width,
         system.blocks,
