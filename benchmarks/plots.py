@@ -79,30 +79,44 @@ def _label(axes: Axes, x: str, y: str) -> None:
     axes.grid(alpha=0.3)
 
 
+def numbered(rows: list[Json], near: float = 1.08) -> dict[str, tuple[float, float]]:
+    """(ms, MiB) by number, from 1 in the order of the rows. Numbers of systems that lie together stand together."""
+    found: list[tuple[list[str], float, float]] = []
+    for number, row in enumerate(rows, start=1):
+        x, y = row["milliseconds"], row["peak_mib"]
+        for names, first_x, first_y in found:
+            if max(x / first_x, first_x / x, y / first_y, first_y / y) < near:
+                names.append(str(number))
+                break
+        else:
+            found.append(([str(number)], x, y))
+    return {", ".join(names): (x, y) for names, x, y in found}
+
+
 def draw_comparison(rows: list[Json], suite: str, title: str) -> Figure | None:
     """Time against memory, a point a system: the corner at the lower left is the place to be."""
     own = [row for row in rows if row["suite"] == suite]
     if not own:
         return None
-    figure = Figure(figsize=(7.5, 5), layout="constrained")
+    figure = Figure(figsize=(9, 4.8), layout="constrained")
     axes = figure.subplots()
-    for row in own:
+    for number, row in enumerate(own, start=1):
         colour = "C0" if row["system"].startswith("spen ") else "C3" if row["system"].startswith("JAX") else "0.4"
-        axes.scatter(row["milliseconds"], row["peak_mib"], color=colour)
-        axes.annotate(
-            row["system"],
-            (row["milliseconds"], row["peak_mib"]),
-            xytext=(4, 4),
-            textcoords="offset points",
-            fontsize="x-small",
-        )
+        axes.scatter(row["milliseconds"], row["peak_mib"], color=colour, s=22, label=f"{number}  {row['system']}")
+    for numbers, at in numbered(own).items():
+        axes.annotate(numbers, at, xytext=(5, 3), textcoords="offset points", fontsize="small")
     for key, name, style in (("floor_ms", "floor", ":"), ("kernels_ms", "kernels", "--")):
         known = [row[key] for row in own if row[key]]
         if known:
             axes.axvline(known[0], color="0.6", linestyle=style, label=f"{name} ({own[0]['precision']})")
     _label(axes, "ms a training step", "peak MiB")
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
+    fastest = min(row["floor_ms"] or row["milliseconds"] for row in own)
+    slowest = max(row["milliseconds"] for row in own)
+    ticks = [n * 10**k for k in range(-3, 6) for n in (1, 2, 5) if fastest / 1.3 < n * 10**k < 1.5 * slowest]
+    axes.set_xticks(ticks, [f"{x:g}" for x in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlim(fastest / 1.3, 1.5 * slowest)
+    axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     axes.set_title(title, fontsize="medium")
     return figure
 

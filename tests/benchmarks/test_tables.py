@@ -74,6 +74,12 @@ def test_a_table_has_time_memory_error_and_ratios(results: dict[str, Any]) -> No
     assert "| **spen Auto** | 85.5 ± 0.85 | 77.0 | 400 |  | 83.0 | 81.2 | 2.1% |  |" in text
 
 
+def test_systems_that_lie_together_have_their_numbers_together() -> None:
+    places = {"spen Exact": (100.0, 50.0), "plain PyTorch": (100.0, 60.0), "spen Auto": (96.0, 52.0)}
+    rows = [{"system": system, "milliseconds": ms, "peak_mib": mib} for system, (ms, mib) in places.items()]
+    assert plots.numbered(rows) == {"1, 3": (100.0, 50.0), "2": (100.0, 60.0)}
+
+
 def test_columns_can_be_chosen(results: dict[str, Any]) -> None:
     rows = [r for r in results["rows"] if r["suite"] == "deep-prior-20"][:1]
     assert table.table(rows, ["way", "peak MiB"]).splitlines()[2] == "| plain PyTorch | 8,467 |"
