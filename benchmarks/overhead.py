@@ -21,8 +21,8 @@ from benchmarks.problems import Problem, deep_prior
 
 
 def launch_overhead(step: Step, problem: Problem, system: str) -> dict[str, Any]:
-    """Milliseconds until a step is enqueued, of a step in a row of them, that the GPU works for one; how often the host
-    waits."""
+    """How long the host takes to ask for a step, how long a step in a row of them takes and the GPU works for it, in
+    milliseconds; how often the host waits."""
     device = problem.device
     times = []
     for _ in range(5):

@@ -57,9 +57,7 @@ def _agrees(loss: Loss, iterates: Sequence[Tensor], target: Any) -> bool:
         warnings.simplefilter("always")
         try:
             together = _at_once(loss, iterates, target)
-        except (
-            Exception
-        ):  # whatever else is wrong with the loss, it will say so when it is called as it was meant to be
+        except Exception:  # what else may be wrong with the loss is said when it is called for one iterate
             return False
     if any("performance drop" in str(warning.message) for warning in caught):
         return False  # vmap takes an operation apart into single ones

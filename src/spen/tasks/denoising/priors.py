@@ -6,7 +6,7 @@ of one size; with a sum, a prior learned on crops means the same on a whole imag
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from spen.energies import Energy, NonNegativeConv2d, SoftAbs, Softplus
 
 Padding = Literal["zeros", "reflect", "replicate"]
+Convolution = nn.Conv2d | NonNegativeConv2d
 
 
 class Observation(NamedTuple):
@@ -80,9 +81,9 @@ class DeepPrior(Energy):
         blind: bool = False,
     ) -> None:
         super().__init__()
-        self.first = nn.Conv2d(1, width, size)
-        self.second = nn.Conv2d(width, width, size)
-        self.last = nn.Conv2d(width, 1, 1, bias=False)  # a constant of the energy has no gradient
+        self.first: Convolution = nn.Conv2d(1, width, size)
+        self.second: Convolution = nn.Conv2d(width, width, size)
+        self.last: Convolution = nn.Conv2d(width, 1, 1, bias=False)  # a constant of the energy has no gradient
         self.activation = Softplus(temperature)
         self.scale, self.padding, self.blind = scale, padding, blind
         with torch.no_grad():
@@ -97,38 +98,21 @@ class DeepPrior(Energy):
         return self.last(hidden).flatten(1).sum(1)
 
 
-class ConvexDeepPrior(Energy):
+class ConvexDeepPrior(DeepPrior):
     """The deep prior as an input-convex network: every kernel ≥ 0, which the paper found hinders denoising.
 
     ``free`` leaves the first filters free, which convexity allows: they see y linearly, and a convex, non-decreasing
     function of convex ones follows. A filter with both signs can be an edge detector again.
     """
 
-    def __init__(
-        self,
-        width: int = 32,
-        size: int = 7,
-        *,
-        temperature: float = 25.0,
-        scale: float = 1.0,
-        padding: Padding = "zeros",
-        blind: bool = False,
-        free: bool = False,
-    ) -> None:
-        super().__init__()
-        if blind and not free:
+    def __init__(self, width: int = 32, size: int = 7, *, free: bool = False, **options: Any) -> None:
+        super().__init__(width, size, **options)
+        if self.blind and not free:
             raise ValueError("kernels ≥ 0 of mean zero are zero: a blind convex prior needs free first filters")
-        self.first = nn.Conv2d(1, width, size) if free else NonNegativeConv2d(1, width, size)
+        if not free:
+            self.first = NonNegativeConv2d(1, width, size)
         self.second = NonNegativeConv2d(width, width, size)
         self.last = NonNegativeConv2d(width, 1, 1, bias=False)
-        self.activation = Softplus(temperature)
-        self.scale, self.padding, self.blind = scale, padding, blind
-
-    def forward(self, y: Tensor, features: Observation) -> Tensor:
-        weight = _centred(self.first.weight) if self.blind else self.first.weight
-        hidden = self.activation(_convolved(self.scale * y, weight, self.first.bias, self.padding))
-        hidden = self.activation(_convolved(hidden, self.second.weight, self.second.bias, self.padding))
-        return self.last(hidden).flatten(1).sum(1)
 
 
 def _centred(weight: Tensor) -> Tensor:

@@ -54,31 +54,16 @@ class FillHoles(nn.Module):
 
 def build_prior(system: System, scale: float) -> Energy:
     """−log P, fed the image times ``scale``."""
+    shape = (system.width, system.size)
+    fed: dict[str, Any] = {"temperature": system.temperature, "scale": scale}
     if system.prior == "foe":
-        return FieldOfExperts(
-            system.width, system.size, temperature=system.temperature, scale=scale, blind=system.blind
-        )
+        return FieldOfExperts(*shape, **fed, blind=system.blind)
     if system.prior == "deep":
-        return DeepPrior(
-            system.width,
-            system.size,
-            temperature=system.temperature,
-            scale=scale,
-            padding="reflect",
-            blind=system.blind,
-        )
+        return DeepPrior(*shape, **fed, padding="reflect", blind=system.blind)
     if system.prior == "convex":
-        return ConvexDeepPrior(system.width, system.size, temperature=system.temperature, scale=scale)
+        return ConvexDeepPrior(*shape, **fed)
     if system.prior == "convex+":
-        return ConvexDeepPrior(
-            system.width,
-            system.size,
-            temperature=system.temperature,
-            scale=scale,
-            padding="reflect",
-            blind=system.blind,
-            free=True,
-        )
+        return ConvexDeepPrior(*shape, **fed, padding="reflect", blind=system.blind, free=True)
     return UNetPrior(
         system.width,
         system.blocks,
