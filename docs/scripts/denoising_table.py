@@ -58,7 +58,7 @@ def ablation_table(whole: dict[str, Any]) -> str:
             _number(line["surface_psnr"], 2),
             _number(line["train_seconds"], 0),
         ]
-        for changed, line, better in sorted(ablation_lines(whole), key=_by_number)
+        for changed, line, better in ablation_lines(whole)
         if line["psnr"] is not None
     ]
     return _markdown(["", "PSNR, dB", "seeds", "difference", "surfaces, dB", "training, s"], rows)
@@ -97,12 +97,6 @@ def picture(whole: dict[str, Any], rows: tuple[str, ...]) -> None:
     runs = {r["recipe"]: r["folder"] for r in whole["results"] if "psnr" in r and r["seed"] == 0}
     answers = {name: load_run(runs[name])[0](x)[0] for name in rows if name in runs}
     images_figure(frame, answers).savefig(DOCS / "figures" / f"denoised-{whole['data']}.png", dpi=80)
-
-
-def _by_number(entry: tuple[str, dict[str, Any], float | None]) -> tuple[bool, list[Any]]:
-    """The recipe as it is first, T = 5 before T = 10."""
-    parts = re.split(r"([\d.]+)", entry[0])
-    return entry[2] is not None, [float(part) if i % 2 else part for i, part in enumerate(parts)]
 
 
 def _with_spread(value: float | None, spread: float | None) -> str:

@@ -272,6 +272,13 @@ def test_a_failed_capture_puts_generator_and_allocator_back(fails: bool, monkeyp
     assert (generator.states, ended) == (["as it was"], [(1, "pool")])
 
 
+def two_steps() -> tuple[Tape, Tensor, tuple[bool, bool]]:
+    """A descent to capture: its tape, where it starts, and that the loss looks at both iterates."""
+    potential = Potential.of(Linear(), torch.ones(3, 4))
+    tape = Tape(Descend(Reals(), Momentum(2, 0.1)), potential, ForwardOverReverse().product)
+    return tape, torch.zeros(3, 4), (True, True)
+
+
 @pytest.mark.parametrize(
     ("pieces", "one_block", "tried"),
     [
@@ -300,17 +307,12 @@ def test_memory_is_laid_out_the_way_that_takes_less(pieces: int | None, one_bloc
                 raise NotCapturable("the descent cannot be captured: CUDA out of memory")
             return mib * size
 
-    minimizer = spen.Minimizer(Reals(), Momentum(2, 0.1))
-    potential = Potential.of(Linear(), torch.ones(3, 4))
-    descend = Descend(minimizer.domain, minimizer.rule)
-    Counts(Tape(descend, potential, ForwardOverReverse().product), torch.zeros(3, 4), (True, True))
+    Counts(*two_steps())
     assert order == tried
 
 
 def test_a_rehearsal_leaves_nothing_and_uses_the_cotangents_it_is_given() -> None:
-    potential = Potential.of(Linear(), torch.ones(3, 4))
-    tape = Tape(Descend(Reals(), Momentum(2, 0.1)), potential, ForwardOverReverse().product)
-    captured = StandIn(tape, torch.zeros(3, 4), (True, True))
+    captured = StandIn(*two_steps())
     ones = captured._rehearsal(None)
     assert [bool((one == 1).all()) for one in ones if one is not None] == [True, True]
     assert captured._rehearsal(ones) is ones

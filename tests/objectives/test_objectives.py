@@ -7,15 +7,14 @@ import itertools
 import math
 import types
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import spen
+from benchmarks.counting import Operations
 from spen.domains import Box, Reals
 from spen.gradients import Checkpointed, Exact
 from spen.objectives import (
@@ -76,18 +75,10 @@ def test_remembered_weights_are_those_of_the_iterates_wherever_they_were_made() 
 
 
 def test_an_iterate_more_costs_the_operations_of_its_loss_alone() -> None:
-    calls: list[object] = []
-
-    class Counting(TorchDispatchMode):
-        def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            calls.append(operation)
-            return operation(*args, **(kwargs or {}))
-
     def operations(call: Callable[[], object]) -> int:
-        calls.clear()
-        with Counting():
+        with Operations() as counted:
             call()
-        return len(calls)
+        return counted.count
 
     objective, target = EndToEnd(squared_error), torch.rand(2, 3)
 

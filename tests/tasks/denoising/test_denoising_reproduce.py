@@ -20,7 +20,7 @@ from spen.tasks.denoising.experiment import SPLIT_NAMES, kept_path, load_run
 from spen.tasks.denoising.kept import keep
 from spen.tasks.denoising.recipes import ABLATION, Network, Regime, System, expand_rows, find_recipe, find_regime
 from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure, training_curve, write_report
-from spen.tasks.denoising.reproduce import Job, found, join, line_of, options_by_row, table1
+from spen.tasks.denoising.reproduce import Job, _place, found, join, line_of, options_by_row, table1
 
 TINY = (
     ("batches", 4),
@@ -216,6 +216,12 @@ def test_the_report_shows_ablation_and_timing(finished: Path) -> None:
     assert lines["dp-3 as it is"] is None
     scores = _psnr(whole)
     assert lines["steps = 1, rate = 0.5"] == pytest.approx(scores["dp-3:steps=1:rate=0.5"] - scores["dp-3"])
+
+
+def test_rows_stand_in_the_order_of_table_and_ablation() -> None:
+    rows = ["dp-3:width=8", "dp-3:steps=10:rate=0.1", "dp-3:steps=5:rate=0.15", "dp-icnn+", "dp-3", "foe-20"]
+    wanted = ["foe-20", "dp-3", "dp-icnn+", "dp-3:steps=5:rate=0.15", "dp-3:steps=10:rate=0.1", "dp-3:width=8"]
+    assert sorted(rows, key=_place) == wanted
 
 
 def test_a_changed_recipe_is_compared_by_the_seeds_that_both_have() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.counting import Operations
 from spen.energies import EntropySmoothed, Linear, SoftNand, Sum
 from spen.gradients import Exact, Written
 from spen.objectives import EndToEnd
@@ -77,23 +76,15 @@ def test_a_training_step_has_the_gradients_of_double_backprop(name: str, update:
         torch.testing.assert_close(gradient, theirs[key], rtol=1e-6, atol=1e-9, msg=key)
 
 
-class Count(TorchDispatchMode):
-    operations = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        self.operations += 1
-        return function(*arguments, **(options or {}))
-
-
 def test_less_than_two_thirds_of_the_operations_of_double_backprop() -> None:
     data, (x, target) = prepared(), batch()
     model, objective = build(find_recipe("spen"), data), EndToEnd(ConstrainedLoss(data.core, 2.0))
     counts = []
     for strategy in (Exact(), Exact(), Written()):  # the first run of Exact also tries the second derivative
         model.minimizer.gradient = strategy
-        with Count() as count:
+        with Operations() as operations:
             objective(model, x, target).backward()
-        counts.append(count.operations)
+        counts.append(operations.count)
     assert counts[2] < 2 / 3 * counts[1]
 
 

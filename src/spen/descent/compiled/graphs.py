@@ -29,6 +29,11 @@ class Captured:
     ``free`` is False meanwhile. A backward pass that comes after its lease has been lost takes the steps again.
     """
 
+    saved: list[Tensor]
+    results: list[Tensor]
+    extras: list[Tensor]
+    bars: tuple[Tensor | None, ...]
+
     def __init__(self, tape: Tape, start: Tensor, pattern: Pattern) -> None:
         self.start = start.detach().clone()
         features = trees.tree_map(lambda f: f.detach().clone().requires_grad_(f.requires_grad), tape.potential.features)
@@ -37,10 +42,6 @@ class Captured:
         self.pattern = pattern
         self.lease = 0
         self.free = True
-        self.saved: list[Tensor]
-        self.results: list[Tensor]
-        self.extras: list[Tensor]
-        self.bars: tuple[Tensor | None, ...]
         with torch.no_grad():
             self._capture()
 

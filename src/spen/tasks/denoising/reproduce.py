@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from spen.storage import write_whole
-from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, System, expand_rows, find_recipe, find_regime
+from spen.tasks.denoising.recipes import (
+    ABLATION,
+    RECIPES,
+    Classical,
+    Recipe,
+    System,
+    expand_rows,
+    find_recipe,
+    find_regime,
+)
 
 QUICK_ROWS = ("tv", "foe-3", "dp-3")
 QUICK_OPTIONS = {
@@ -275,7 +284,8 @@ def _common(recipe: str, data: str, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def _place(name: str) -> int:
-    return list(RECIPES).index(name) if name in RECIPES else len(RECIPES)
+    order = list(dict.fromkeys([*RECIPES, *ABLATION]))
+    return order.index(name) if name in order else len(order)
 
 
 def _seconds_of_stages(metrics: list[dict[str, Any]]) -> dict[str, float]:
