@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from spen.describe import as_called
+
 if TYPE_CHECKING:
     from spen.descent.loop import Descend, Path
     from spen.descent.potential import Potential
@@ -139,3 +141,6 @@ class Objective(ABC):
     def predict(self, model: SPEN, x: Any) -> Tensor:
         """The output that development data is scored on while this objective is trained."""
         return model(x).output
+
+    def __repr__(self) -> str:
+        return as_called(self)

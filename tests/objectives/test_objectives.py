@@ -18,17 +18,40 @@ from benchmarks.counting import Operations
 from spen.domains import Box, Reals
 from spen.gradients import Checkpointed, Exact
 from spen.objectives import (
+    ContrastiveDivergence,
+    DeepValue,
     EndToEnd,
     Feedforward,
+    Hamiltonian,
     LossAugmented,
     StructuredHinge,
     binary_log_loss,
     log_loss,
     squared_error,
 )
-from spen.protocols import Energy
+from spen.protocols import Energy, Objective
 from spen.rules import GradientDescent
 from spen.testing.strategy import all_rules, example_model, gradients_of
+
+
+def test_an_objective_prints_the_call_that_makes_it() -> None:
+    assert repr(EndToEnd(squared_error)) == "EndToEnd(loss=squared_error)"
+    assert repr(EndToEnd(squared_error, weights=[1, 2])) == "EndToEnd(loss=squared_error, weights=[1, 2])"
+    assert repr(EndToEnd(squared_error, change_penalty=0.5)) == "EndToEnd(loss=squared_error, change_penalty=0.5)"
+    assert repr(DeepValue(squared_error, draw=["truth"])) == "DeepValue(value=squared_error, draw=('truth',))"
+    sampled = ContrastiveDivergence(Hamiltonian(2, 0.1, leapfrog=3), start="init")
+    assert repr(sampled) == "ContrastiveDivergence(sampler=Hamiltonian(steps=2, leapfrog=3), start='init')"
+
+
+def test_an_objective_of_ones_own_prints_what_it_keeps() -> None:
+    class Mine(Objective):
+        def __init__(self, weight: float, hidden: int = 0) -> None:
+            self.weight = weight
+
+        def __call__(self, model: spen.SPEN, x: object, target: object) -> Tensor:
+            raise NotImplementedError
+
+    assert repr(Mine(2.0)) == "Mine(weight=2.0)"
 
 
 def test_the_weights_of_the_iterates() -> None:

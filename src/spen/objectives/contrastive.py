@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spen.descent.potential import Potential, identity
+from spen.describe import as_called
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
 from spen.protocols import Objective
@@ -30,6 +31,9 @@ class Sampler(ABC):
             for _ in range(self.steps):
                 z = self.move(potential, z)
         return z
+
+    def __repr__(self) -> str:
+        return as_called(self)
 
 
 class Langevin(Sampler):
