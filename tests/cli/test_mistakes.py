@@ -78,6 +78,7 @@ def expect(line: str, *arguments: str) -> None:
         ("predict dp-3 noisy.png -o y.png --peak 0", "peak is 0.0 but must be positive"),
         ("predict roles sentences.conllu frames -o y", "roles are labelled one CoNLL-U file at a time, not 2"),
         ("predict roles sentences.conllu -o y --peak 3", "--peak is for images; sentences have none"),
+        ("predict roles sentences.conllu -o y --holes zero", "--holes is for images; sentences have none"),
         ("predict roles sentences.conllu -o y --format xml", "invalid value for '--format': 'xml' is not one of"),
         ("reproduce table9", "invalid value for 'table': 'table9' is not one of 'table1', 'table2'"),
         ("reproduce table1 --rows dp-4", "there is no denoising recipe 'dp-4'; there are bm3d"),

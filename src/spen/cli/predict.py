@@ -12,6 +12,7 @@ from spen.cli.options import Json, OnDevice, check_device, describe_model
 from spen.cli.terminal import answer, counted, examples, working
 
 Style = Literal["props", "json", "pretty"]
+Holes = Literal["auto", "zero", "none"]
 EXAMPLES = examples(
     "spen predict dp-3 noisy.png -o clean.png",
     "spen predict dp-3 depth.png -o filled.png --peak 4000",
@@ -35,6 +36,10 @@ def predict(
     peak: Annotated[
         float | None, typer.Option(help="Images: the value that counts as 1, say 4000 for depth in mm.")
     ] = None,
+    holes: Annotated[
+        Holes | None,
+        typer.Option(help="Images: zeros are no readings; never; or in 16-bit and float images alone (auto)."),
+    ] = None,
     style: Annotated[Style | None, typer.Option("--format", help="Roles: how they are written (props).")] = None,
     device: OnDevice = "cpu",
     as_json: Json = False,
@@ -50,10 +55,10 @@ def predict(
     if out is None and (task == "denoising" or as_json):
         raise ValueError("give --out, a file or a folder: where is the answer to go?")
     if task == "srl":
-        written = _roles(model, inputs, out, peak, style or "props", device)
+        written = _roles(model, inputs, out, peak, holes, style or "props", device)
     else:
         assert out is not None
-        written = _images(model, inputs, out, peak, style, device)
+        written = _images(model, inputs, out, peak, holes or "auto", style, device)
     if as_json:
         answer({"model": model, "written": written})
     else:
@@ -62,7 +67,7 @@ def predict(
 
 
 def _images(
-    model: str, inputs: list[Path], out: Path, peak: float | None, style: str | None, device: str
+    model: str, inputs: list[Path], out: Path, peak: float | None, holes: Holes, style: str | None, device: str
 ) -> list[Path]:
     if style is not None:
         raise ValueError("--format is for roles; an image is written in the format that its file is named after")
@@ -72,7 +77,7 @@ def _images(
 
         denoise = load_model(model, device)
     total = sum(len(list_images(path)) if path.is_dir() else 1 for path in inputs)
-    return list(counted(denoise_files(denoise, inputs, out, peak), total, "images"))
+    return list(counted(denoise_files(denoise, inputs, out, peak, holes), total, "images"))
 
 
 def _roles(
@@ -80,11 +85,12 @@ def _roles(
     inputs: list[Path],
     out: Path | None,
     peak: float | None,
+    holes: Holes | None,
     style: Style,
     device: str,
 ) -> list[Path]:
-    if peak is not None:
-        raise ValueError("--peak is for images; sentences have none")
+    if peak is not None or holes is not None:
+        raise ValueError(f"--{'holes' if peak is None else 'peak'} is for images; sentences have none")
     if len(inputs) != 1:
         raise ValueError(f"roles are labelled one CoNLL-U file at a time, not {len(inputs)}")
     with working("labelling"):

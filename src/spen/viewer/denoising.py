@@ -52,6 +52,11 @@ class Scene:
     image: Tensor  # (1, H, W) in units of the peak, 0 where nothing is known
     factor: float
     depth: bool
+    black: bool = False  # 0 is a grey value like any other
+
+    @property
+    def known(self) -> Tensor:  # (1, H, W), bool
+        return (self.image != 0) | self.black
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,8 @@ def example(number: int) -> Scene:
 
 def thumbnail(scene: Scene) -> str:
     """The address of the scene, small."""
-    low, high = np.percentile(scene.image[scene.image != 0].numpy(), [1, 99])
-    values = with_gaps(scene.image, scene.image != 0)
+    low, high = np.percentile(scene.image[scene.known].numpy(), [1, 99])
+    values = with_gaps(scene.image, scene.known)
     return paint(shrunk(values, 160), Scale(scene.name, DEPTH_COLOURS, float(low), float(high)))
 
 
@@ -88,7 +93,9 @@ def upload(path: str | Path, peak: float | None = None) -> Scene:
     except BadImage as error:
         raise BadImage(str(error).replace(str(path), path.name)) from None
     depth = image.values.dtype == np.uint16 and image.peak == DEPTH_PEAK_MM
-    return Scene(path.name, image.tensor(), image.peak / 1000 if depth else image.peak, depth)
+    return Scene(
+        path.name, image.tensor(), image.peak / 1000 if depth else image.peak, depth, bool(image.valid().all())
+    )
 
 
 def observe(scene: Scene, noise: Noise, strength: float, *, seed: int = 0) -> Frame:
@@ -97,7 +104,7 @@ def observe(scene: Scene, noise: Noise, strength: float, *, seed: int = 0) -> Fr
     `strength` is the sensor's, of which 12.2 makes 30 dB on rooms, or σ in 255ths of the peak. As it is, there is no
     truth: nothing of the frame is scored.
     """
-    image, known = scene.image * PEAK_M, scene.image != 0
+    image, known = scene.image * PEAK_M, scene.known
     generator = torch.Generator().manual_seed(seed)
     if noise == "none":
         return depth_frame(image, known, torch.zeros_like(image))

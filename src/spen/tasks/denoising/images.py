@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +23,13 @@ DEPTH_PEAK_MM = 4000.0
 MAX_PIXELS = 2**26
 """Larger images are refused before they are decoded: a few kilobytes of PNG can claim gigabytes of pixels."""
 
-IMAGE_SUFFIXES = (".png", ".tif", ".tiff", ".npy", ".bmp", ".pgm", ".jpg", ".jpeg")
+WRITTEN_SUFFIXES = (".png", ".tif", ".tiff", ".npy")
+IMAGE_SUFFIXES = (*WRITTEN_SUFFIXES, ".bmp", ".pgm", ".jpg", ".jpeg")
+
+Holes = Literal["auto", "zero", "none"]
+"""Which pixels hold no reading: zeros (``"auto"``: not of 8 bits, where 0 is black), or those alone that are not finite."""
+
+_ORIENTATION = 0x0112  # the EXIF tag
 
 # What one stands for when the caller names no peak: full scale for 8 bits, the depth range for 16 bits (the bit depth
 # that depth sensors write, in millimetres), and the numbers themselves for floats.
@@ -39,6 +46,7 @@ class GreyImage:
 
     values: NDArray[np.generic]  # (H, W) uint8, uint16, float16, float32 or float64
     peak: float
+    holes: Holes = "auto"
 
     def tensor(self) -> Tensor:  # (1, H, W) float32
         """values / peak, with what is not finite (a float image's way to say "no reading") as 0."""
@@ -46,8 +54,11 @@ class GreyImage:
         return torch.from_numpy(np.where(np.isfinite(scaled), scaled, 0.0).astype(np.float32))[None]
 
     def valid(self) -> Tensor:  # (1, H, W) bool
-        """Where a depth sensor saw something: finite and not 0."""
-        return torch.from_numpy(np.isfinite(self.values) & (self.values != 0))[None]
+        """Where there is a reading: finite, and not 0 where 0 stands for none."""
+        seen = np.isfinite(self.values)
+        if self.holes == "zero" or (self.holes == "auto" and self.values.dtype != np.uint8):
+            seen &= self.values != 0
+        return torch.from_numpy(seen)[None]
 
     def like(self, prediction: Tensor) -> GreyImage:
         """A prediction in units of the peak, brought back to this image's units and bit depth (rounded, clipped)."""
@@ -69,7 +80,9 @@ def as_dtype(values: NDArray[np.floating], dtype: np.dtype) -> NDArray[np.generi
     return values.astype(dtype)
 
 
-def load_image(path: str | Path, peak: float | None = None, *, max_pixels: int = MAX_PIXELS) -> GreyImage:
+def load_image(
+    path: str | Path, peak: float | None = None, holes: Holes = "auto", *, max_pixels: int = MAX_PIXELS
+) -> GreyImage:
     """Read a grey image; `peak` is the value that becomes 1 (default: 255 for 8 bits, 4000 for 16, 1 for floats).
 
     An image of more than `max_pixels` is refused by its header, before it is decoded.
@@ -78,13 +91,14 @@ def load_image(path: str | Path, peak: float | None = None, *, max_pixels: int =
     if not path.is_file():
         raise BadImage(f"{path}: there is no such file")
     values = _read_npy(path, max_pixels) if path.suffix.lower() == ".npy" else _read_pillow(path, max_pixels)
-    if not np.any(np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)):
-        raise BadImage(f"{path}: every pixel is zero, so the frame holds no reading")
     if peak is None:
         peak = _DEFAULT_PEAK.get(values.dtype.name, 1.0)
     if not peak > 0:
         raise ValueError(f"peak is {peak} but must be positive: it is the pixel value that becomes 1")
-    return GreyImage(values, float(peak))
+    image = GreyImage(values, float(peak), holes)
+    if not image.valid().any():
+        raise BadImage(f"{path}: every pixel is zero, so the frame holds no reading")
+    return image
 
 
 def save_image(path: str | Path, image: GreyImage) -> None:
@@ -110,7 +124,7 @@ def list_images(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise BadImage(f"{folder}: there is no such folder")
-    found = sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+    found = sorted(p for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES and not p.name.startswith("."))
     if not found:
         raise BadImage(f"{folder}: holds no image ({', '.join(IMAGE_SUFFIXES)})")
     return found
@@ -126,6 +140,8 @@ def _read_pillow(path: Path, max_pixels: int) -> NDArray[np.generic]:
             _check_size(path, image.size[1], image.size[0], max_pixels)
             if getattr(image, "n_frames", 1) > 1:
                 raise BadImage(f"{path}: holds {getattr(image, 'n_frames', 1)} pages; save the one to use on its own")
+            if (turned := image.getexif().get(_ORIENTATION, 1)) != 1:
+                raise BadImage(f"{path}: is stored turned or mirrored (orientation {turned}); save it upright first")
             mode, form = image.mode, image.format
             image.load()
             values = np.asarray(image)
