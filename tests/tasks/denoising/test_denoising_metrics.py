@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spen.tasks.denoising.data import DepthPairs, stack
 from spen.tasks.denoising.metrics import hole_rmse_mm, masked_mse, mean_over_frames, psnr, surface_mask
+from spen.tasks.denoising.scoring import PSNR, Target
 from spen.tasks.locations import find_data
 
 
@@ -37,6 +38,21 @@ def test_a_frame_without_pixels_has_no_value() -> None:
     assert mean_over_frames(torch.tensor([math.nan, 2.0, 4.0])) == 3.0
     with pytest.raises(ValueError, match="none of the 1 frames has a pixel to score"):
         mean_over_frames(values)
+
+
+def test_an_answer_that_is_no_number_is_not_left_out() -> None:
+    truth, scored = torch.zeros(2, 1, 1, 2), torch.ones(2, 1, 1, 2)
+    guess = torch.full_like(truth, 0.1)
+    metric = PSNR()
+    metric.update(guess, Target(truth, scored))
+    assert metric.compute().item() == pytest.approx(20)
+    guess[1, 0, 0, 0] = math.nan
+    values = psnr(guess, truth, scored > 0)
+    assert values.tolist() == [pytest.approx(20), -math.inf]
+    assert mean_over_frames(values) == -math.inf
+    assert mean_over_frames(hole_rmse_mm(guess, truth, scored > 0)) == math.inf
+    metric.update(guess, Target(truth, scored))
+    assert metric.compute().isnan()
 
 
 def test_shapes_must_agree() -> None:

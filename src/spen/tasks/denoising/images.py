@@ -27,7 +27,7 @@ WRITTEN_SUFFIXES = (".png", ".tif", ".tiff", ".npy")
 IMAGE_SUFFIXES = (*WRITTEN_SUFFIXES, ".bmp", ".pgm", ".jpg", ".jpeg")
 
 Holes = Literal["auto", "zero", "none"]
-"""Which pixels hold no reading: zeros (``"auto"``: not of 8 bits, where 0 is black), or those alone that are not finite."""
+"""Which pixels hold no reading: zeros (``"auto"``: not of 8 bits, where 0 is black), or what is not finite alone."""
 
 _ORIENTATION = 0x0112  # the EXIF tag
 

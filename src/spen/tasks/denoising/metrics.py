@@ -26,7 +26,10 @@ def masked_mse(
     truth: Tensor,  # the same
     mask: Tensor,  # the same, bool
 ) -> Tensor:  # (B,) or ()
-    """Σ_mask (y − y*)² / |mask|, one number a frame, NaN for a frame whose mask is empty."""
+    """Σ_mask (y − y*)² / |mask|, one number a frame, NaN for a frame whose mask is empty.
+
+    A prediction that is not a number is infinitely wrong: as NaN it would pass for a frame without pixels.
+    """
     if not prediction.shape == truth.shape == mask.shape:
         raise ValueError(
             f"prediction {tuple(prediction.shape)}, truth {tuple(truth.shape)} and mask {tuple(mask.shape)} "
@@ -34,7 +37,7 @@ def masked_mse(
         )
     # Double precision: at 50 dB the squared errors are 1e-5 of the squared values, summed over 1e5 pixels. Unscored
     # pixels are replaced, not multiplied by 0, so that a NaN there does not reach the sum.
-    error = torch.where(mask, prediction.double() - truth.double(), 0.0)
+    error = torch.where(mask, prediction.double() - truth.double(), 0.0).nan_to_num(nan=torch.inf)
     axes = (-3, -2, -1)
     return error.square().sum(axes) / mask.sum(axes)
 

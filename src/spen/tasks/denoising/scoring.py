@@ -44,7 +44,10 @@ def summed_squared_error(y: Tensor, target: Target) -> Tensor:
 
 
 class PSNR(Metric):
-    """20·log10(1 / RMSE) per frame over its scored pixels, then the mean over frames."""
+    """20·log10(1 / RMSE) per frame over its scored pixels, then the mean over frames.
+
+    NaN where an answer is not a number, which makes an epoch never the best.
+    """
 
     higher_is_better = True
     full_state_update = False
@@ -63,7 +66,8 @@ class PSNR(Metric):
         self.frames += known.sum()
 
     def compute(self) -> Tensor:
-        return self.total / self.frames
+        mean = self.total / self.frames
+        return torch.where(mean.isneginf(), torch.nan, mean)
 
 
 class CropSource:
