@@ -42,7 +42,7 @@ SMALLER = {
     "spen train bibtex-": _SETS,
     "spen reproduce table1 --quick": "--rows tv",
     "spen reproduce table1 --data simulated": "--rows tv --json",
-    "spen reproduce table2 --data ewt": "--rows local --seeds 1 --quick --accelerator cpu",
+    "spen reproduce table2 --data ewt": "--rows local --seeds 1 --quick --accelerator cpu --out runs/ewt",
     "spen reproduce table2 --quick": "--accelerator cpu",
     "spen compare bibtex": "--ways feedforward --seeds 1 --updates 2",
     "spen compare mine-train.arff": "--seconds 0.5",

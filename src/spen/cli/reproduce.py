@@ -33,7 +33,9 @@ def reproduce(
             autocompletion=complete_data,
         ),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="Where runs and the report go; runs/TABLE if not given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where runs and the report go; runs/TABLE or runs/TABLE-quick if not given.")
+    ] = None,
     rows: Annotated[str, typer.Option(help="Recipes, separated by commas; all of them if not given.")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
     quick: Annotated[
@@ -46,7 +48,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Train and score every row, with the paper's number beside it; write results and a report with pictures."""
-    folder = out or Path("runs") / table
+    folder = out or Path("runs") / (f"{table}-quick" if quick else table)
     names = tuple(name.strip() for name in rows.split(",") if name.strip())
     counted = tuple(range(1 if quick else seeds))
     if genre is not None and table == "table1":

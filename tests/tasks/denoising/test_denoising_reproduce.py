@@ -157,6 +157,16 @@ def test_finished_rows_are_kept_whatever_is_asked_next(finished: Path) -> None:
     assert found(finished, "rooms", quick=False) == []
 
 
+def test_a_finished_row_does_not_answer_for_another(finished: Path) -> None:
+    other = _table(finished, "dp-3", options=(*TINY, ("momentum", "0")))
+    (result,) = [r for r in other["results"] if r["recipe"] == "dp-3"]
+    assert result["problem"].endswith(
+        "holds a run of another recipe or seed; give another folder, or delete it to start anew"
+    )
+    assert _psnr(other)["dp-3"] is None
+    assert _psnr(_table(finished, "dp-3"))["dp-3"] is not None
+
+
 def test_what_other_machines_made_is_joined(finished: Path, tmp_path: Path) -> None:
     timing.record([{"recipe": "dp-3", "device": "cpu", "threads": 1, "size": "2×2", "seconds": 1.0}], finished)
     whole = _table(tmp_path / "new", "none", options=(), merge=(finished,))

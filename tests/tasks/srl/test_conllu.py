@@ -50,6 +50,10 @@ def test_verbs_by_penn_tag_or_else_by_universal_tag() -> None:
     columns = {"words": ("a", "b", "c"), "upos": ("VERB", "AUX", "NOUN"), "deprels": ("root", "cop", "obj")}
     assert find_verbs(Sentence(xpos=("VB", "NN", "NN"), **columns)) == [0]
     assert find_verbs(Sentence(xpos=("_", "_", "_"), **columns)) == [0, 1]
+    # Whatever the words of a sentence are, a tag set is known by all of its tags: these hold no Penn verb.
+    assert find_verbs(Sentence(xpos=("PRP", "MD", "."), **columns)) == []
+    assert find_verbs(Sentence(xpos=("NNS", "MD", "."), **columns)) == []
+    assert find_verbs(Sentence(xpos=("VVFIN", "NN", "NN"), **columns)) == [0, 1]
 
 
 @pytest.mark.parametrize(

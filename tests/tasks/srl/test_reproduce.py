@@ -19,6 +19,7 @@ from spen.tasks.srl.predict import Labeller, main, render
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.tasks.srl.reproduce import Job, Settings, jobs, reproduce
 from spen.tasks.srl.score import score
+from spen.tasks.srl.sentences import write_text
 from spen.tasks.srl.table import summarise
 
 QUICK = SrlRecipe.quick
@@ -93,6 +94,28 @@ CONLLU = "\n".join(
 )
 
 
+def test_a_table_of_other_data_is_not_continued(out: Path) -> None:
+    settings = Settings(out=out, data=None, rows=("spen",), seeds=(0,), genre="court", quick=True)
+    for other in (replace(settings, quick=False), replace(settings, data=out), replace(settings, sentences=5)):
+        with pytest.raises(ValueError, match="holds results of other data or another size; give another folder"):
+            reproduce(other)
+
+
+def test_what_was_tuned_gains_its_test_column_without_training(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Job("spen", 0, "whole").result(out)
+    before = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in before.items() if key != "test"}))
+    monkeypatch.setattr(module, "train", lambda *_, **__: pytest.fail("it is trained"))
+    monkeypatch.setattr(module, "builtin_splits", lambda size: builtin_splits(90))
+    settings = Settings(out=out, data=None, rows=("spen",), seeds=(0,), quick=True)
+    assert reproduce(replace(settings, dev_only=True)) is not None
+    assert "test" not in json.loads(path.read_text())
+    assert reproduce(settings) is not None
+    after = json.loads(path.read_text())
+    assert after["test"]["f1"] == before["test"]["f1"]
+    assert after["train_seconds"] == before["train_seconds"]
+
+
 def test_parsed_text_is_labelled(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, source = out / "runs" / "whole" / "spen-0", tmp_path / "in.conllu"
     source.write_text(CONLLU + "\n\n" + CONLLU + "\n")
@@ -144,6 +167,16 @@ def test_the_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
     assert torch.equal(first.word_table(), second.word_table())
 
 
+def test_the_cache_knows_other_word_vectors(tmp_path: Path) -> None:
+    for name in ("alpha", "gamma"):
+        write_text(tmp_path / f"{name}.txt", f"{name} 1.0 2.0\n")
+    splits, cache = builtin_splits(30), tmp_path / "cache"
+    prepare(splits, name="a", vectors=tmp_path / "alpha.txt", cache=cache)
+    words = prepare(splits, name="a", vectors=tmp_path / "gamma.txt", cache=cache).space.words
+    assert "gamma" in words
+    assert "alpha" not in words
+
+
 def test_tuning_leaves_the_test_data_alone(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "builtin_splits", lambda size: builtin_splits(90))
     settings = Settings(out=out, data=None, rows=("spen",), seeds=(0,), quick=True, dev_only=True)
@@ -175,7 +208,7 @@ def test_side_by_side_bases_first_and_the_longest_next(
 ) -> None:
     order: list[str] = []
     monkeypatch.setattr(module, "_work", lambda job, *rest: order.append(job.row) or finish(job, *rest))
-    settings = Settings(out=tmp_path, data=None, rows=("structured", "spen", "spen-best"), seeds=(0,))
+    settings = Settings(out=tmp_path, data=None, rows=("structured", "spen", "spen-best"), seeds=(0,), dev_only=True)
     assert module._side_by_side(replace(settings, workers=1), jobs(settings), None)
     assert order == ["best-local", "local", "spen-best", "spen", "structured"]
     line = "whole spen seed 0: dev greedy 1.00, dev ad3 2.00, 3 violations, trained in 4 s, 5 sentences a second"

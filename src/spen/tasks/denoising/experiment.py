@@ -146,6 +146,11 @@ def _network(method: Network, scale: float) -> nn.Module:
     return ProximalNet(filters=method.width, size=method.size, iterations=method.iterations, scale=scale)
 
 
+def describe_run(recipe: Recipe, regime: Regime, *, quick: bool = False) -> dict[str, Any]:
+    """What a run folder says was trained in it."""
+    return {**recipe.describe(), "data": regime.name, "quick": quick}
+
+
 def train(
     recipe: Recipe,
     regime: Regime,
@@ -161,7 +166,7 @@ def train(
 ) -> Run | None:
     """Train into a run folder; None if ``seconds`` ran out before the end (call again to go on)."""
     splits = open_splits(regime, quick=quick, cache=cache)
-    description = {**recipe.describe(), "data": regime.name, "quick": quick}
+    description = describe_run(recipe, regime, quick=quick)
     if isinstance(recipe.method, Classical):
         return _fit_classical(recipe.method, splits, Run.begin(out, description, seed), regime, seed)
     torch.manual_seed(seed)

@@ -78,19 +78,24 @@ class Job:
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """Train (or go on training) and score. What fails is told, so that the other rows still come."""
+    """Train (or go on training) and score. What fails is told, so that the other rows still come.
+
+    A finished run is answered from its folder, if it is the run that is asked for.
+    """
     import torch
 
-    from spen.tasks.denoising.experiment import evaluate, load_run, open_splits, train
+    from spen.tasks.denoising.experiment import describe_run, evaluate, load_run, open_splits, train
+    from spen.training import Run
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # crops have one size, so the search for the best kernel pays
     regime, recipe = find_regime(job.data), job.planned()
     common = _common(job.recipe, job.data, job.seed, job.folder)
     scores = job.folder / "test.json"
-    if scores.exists():
-        return {**common, **json.loads(scores.read_text())}
     try:
+        if scores.exists():
+            Run.begin(job.folder, describe_run(recipe, regime, quick=job.quick), job.seed)
+            return {**common, **json.loads(scores.read_text())}
         began = time.monotonic()
         run = train(
             recipe,

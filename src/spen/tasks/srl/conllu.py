@@ -81,9 +81,17 @@ def conllu_text(sentence: Sentence) -> str:
     return "\n".join(lines) + "\n"
 
 
+# Words and punctuation of the Penn treebank, with what the web treebank adds to them.
+_PENN_TAGS = """
+CC CD DT EX FW IN JJ JJR JJS LS MD NN NNS NNP NNPS PDT POS PRP PRP$ RB RBR RBS RP SYM TO UH VB VBD VBG VBN VBP VBZ
+WDT WP WP$ WRB $ # , . : '' `` ( ) -LRB- -RRB- ADD AFX GW HYPH NFP XX
+"""
+_PENN = frozenset(_PENN_TAGS.split())
+
+
 def find_verbs(sentence: Sentence) -> list[int]:
     """Tokens whose Penn tag starts with VB (without Penn tags: UPOS VERB or AUX), auxiliaries by relation left out."""
-    penn = any(tag.startswith(("VB", "NN", "DT")) for tag in sentence.xpos)
+    penn = bool(sentence.xpos) and _PENN.issuperset(sentence.xpos)
     found = []
     for i in range(len(sentence)):
         verb = sentence.xpos[i].startswith("VB") if penn else sentence.upos[i] in ("VERB", "AUX")

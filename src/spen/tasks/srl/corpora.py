@@ -139,7 +139,7 @@ def prepare(
 
 
 def _digest(splits: Splits, templates: str, words: WordVectors | None) -> str:
-    digest = hashlib.sha256(f"{_VERSION} {templates} {len(words.words) if words else 0}".encode())
+    digest = hashlib.sha256("\n".join([str(_VERSION), templates, *(words.words if words else ())]).encode())
     for name, sentences in splits.items():
         digest.update(name.encode())
         for sentence in sentences:

@@ -38,6 +38,7 @@ from spen.tasks.srl.report import write_report
 from spen.tasks.srl.sentences import Props
 from spen.tasks.srl.table import print_table, summarise
 from spen.tasks.srl.training import accelerator_of, load_system, train
+from spen.training import Run
 
 __all__ = ["Job", "Settings", "main", "reproduce"]
 
@@ -141,11 +142,12 @@ def run_job(job: Job, settings: Settings, corpora: Corpora, seconds: float | Non
     began = time.monotonic()
     accelerator = accelerator_of(settings.device)
     folder = job.folder(settings.out)
-    model = train(recipe, data, folder, seed=job.seed, base=base, accelerator=accelerator, seconds=seconds)
-    spent = _add_seconds(folder, time.monotonic() - began)
-    if model is None:
-        return None
-    result = evaluate_job(job, settings, data, spent)
+    if not Run(folder).weights_path.is_file():  # else only the test data was left alone
+        model = train(recipe, data, folder, seed=job.seed, base=base, accelerator=accelerator, seconds=seconds)
+        _add_seconds(folder, time.monotonic() - began)
+        if model is None:
+            return None
+    result = evaluate_job(job, settings, data, _add_seconds(folder, 0.0))
     _write_json(job.result(settings.out), result)
     # The optimiser's state is three times the model, and a finished run does not go on.
     shutil.rmtree(folder / "state", ignore_errors=True)
@@ -174,9 +176,10 @@ def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -
 def reproduce(settings: Settings) -> dict[str, Any] | None:
     """All jobs, here or in `workers` processes; then the table. None when time ran out first."""
     settings.out.mkdir(parents=True, exist_ok=True)
+    _check_folder(settings)
     deadline = None if settings.seconds is None else time.time() + settings.seconds
     corpora = Corpora(settings)
-    pending = [job for job in jobs(settings) if not job.result(settings.out).exists()]
+    pending = [job for job in jobs(settings) if not _is_done(job, settings)]
     if settings.workers > 1 and len(pending) > 1:
         finished = _side_by_side(settings, pending, deadline)
     else:
@@ -187,6 +190,22 @@ def reproduce(settings: Settings) -> dict[str, Any] | None:
     write_report(summary, sentences, settings.out / "runs" / "whole", settings.out / "report.html")
     print_table(summary)
     return summary if finished else None
+
+
+def _check_folder(settings: Settings) -> None:
+    """Refuse a folder whose results come from other data: they would stand in this table."""
+    path = settings.out / "asked.json"
+    data = "built-in" if settings.data is None else "ewt"
+    asked = {"data": data, "quick": settings.quick, "sentences": settings.sentences}
+    if not path.exists():
+        _write_json(path, asked)
+    elif json.loads(path.read_text(encoding="utf-8")) != asked:
+        raise ValueError(f"{settings.out} holds results of other data or another size; give another folder")
+
+
+def _is_done(job: Job, settings: Settings) -> bool:
+    path = job.result(settings.out)
+    return path.exists() and (settings.dev_only or "test" in json.loads(path.read_text(encoding="utf-8")))
 
 
 def _one_by_one(settings: Settings, pending: list[Job], corpora: Corpora, deadline: float | None) -> bool:
@@ -251,7 +270,7 @@ def _side_by_side(settings: Settings, pending: list[Job], deadline: float | None
     for task, why in failed:
         name = f"{task.corpus} {task.row} seed {task.seed}" if isinstance(task, Job) else f"encoding {' '.join(task)}"
         print(f"{name} failed: {why}", file=sys.stderr)
-    return not failed and all(job.result(settings.out).exists() for job in pending)
+    return not failed and all(_is_done(job, settings) for job in pending)
 
 
 LAST_START = 20.0
