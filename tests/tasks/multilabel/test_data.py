@@ -96,6 +96,22 @@ def test_libsvm(tmp_path: Path) -> None:
         read_libsvm(write(tmp_path, "d.svm", "9 1:1\n"), inputs=3, labels=found.labels)
 
 
+@pytest.mark.parametrize(
+    ("train", "test", "expected"),
+    [
+        ("1 0:1 2:3\n1 1:2\n", "1 1:5 2:7\n", [[0, 5, 7]]),
+        ("1 1:1 2:3\n1 1:2\n", "1 0:5 2:7\n", [[5, 0, 7]]),
+        ("1 1:1 3:3\n1 1:2\n", "1 1:5 3:7\n", [[5, 0, 7]]),
+        ("1 1:1 3:3 # from 0: no\n1 1:2\n", "1 1:5 3:7\n", [[5, 0, 7]]),
+    ],
+)
+def test_libsvm_parts_count_from_the_same_number(
+    tmp_path: Path, train: str, test: str, expected: list[list[float]]
+) -> None:
+    write(tmp_path, "toy_test.svm", test)
+    assert load(write(tmp_path, "toy_train.svm", train), dev=0.5).test.x.tolist() == expected
+
+
 def test_npz_and_paths(tmp_path: Path) -> None:
     small = small_splits()
     parts = {"x_train": small.train.x, "y_train": small.train.y, "x_test": small.test.x, "y_test": small.test.y}
@@ -108,6 +124,9 @@ def test_npz_and_paths(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x_train=np.zeros(3))
     with pytest.raises(ValueError, match="has no y_train, x_test, y_test"):
         read_npz(tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz", **{**parts, "x_test": small.test.x[:, :9]})
+    with pytest.raises(ValueError, match=r"c\.npz: x_test has 9 columns, but x_train has 12"):
+        read_npz(tmp_path / "c.npz")
 
 
 def test_train_and_test_files_side_by_side(tmp_path: Path) -> None:
