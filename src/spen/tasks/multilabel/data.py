@@ -44,7 +44,7 @@ def load(
     else:
         beside = _test_part(path)
         if path.suffix == ".arff":
-            train, test = read_arff(path, labels), read_arff(beside, labels)
+            train, test = read_arff(path, labels), read_arff(beside, labels, train=path)
         else:
             zero_based = any(_has_index_zero(_text(part)) for part in (path, beside))
             train = read_libsvm(path, zero_based=zero_based)
