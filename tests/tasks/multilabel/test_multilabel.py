@@ -145,6 +145,30 @@ def test_recipes_differ_as_they_say() -> None:
         MultilabelRecipe(name="t", way="end-to-end", domain="ball")  # type: ignore[arg-type]
 
 
+DENSITIES = ("contrastive-langevin", "contrastive-hamiltonian", "score-matching")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_has_its_own_rate_and_decay_unless_others_are_given(way: str) -> None:
+    recipe = RECIPES[f"bibtex-{way}"]
+    stage = recipe.stages()[-1]
+    assert (stage.name, stage.epochs) == (way, 16 if way == "feedforward" else 6)
+    assert stage.learning_rate == (1e-4 if way in DENSITIES else 1e-3)
+    assert stage.decay_to == (1.0 if way == "feedforward" else 0.02)
+    assert (stage.weight_decay, stage.patience, stage.clip) == (0.0, None, None)
+    given = {"learning_rate": "0.5", "decay_to": "0.3", "weight_decay": "0.1", "patience": "2", "clip": "1.5"}
+    stage = recipe.with_options(**given).stages()[-1]
+    assert [str(getattr(stage, key)) for key in given] == list(given.values())
+    assert comparing.changed(recipe.with_options(**given), "score-matching").stages()[-1].learning_rate == 0.5
+    assert comparing.changed(recipe, "score-matching").stages()[-1].learning_rate == 1e-4
+
+
+def test_feedforward_trains_at_the_rate_of_pretraining_unless_another_is_given() -> None:
+    recipe = RECIPES["bibtex-feedforward"].with_changes(pretrain_rate=0.2)
+    assert recipe.stages()[0].learning_rate == 0.2
+    assert recipe.with_changes(learning_rate=0.1).stages()[0].learning_rate == 0.1
+
+
 def test_a_recipe_survives_its_description_and_takes_text() -> None:
     recipe = RECIPES["bibtex-implicit"]
     assert MultilabelRecipe.from_description(json.loads(json.dumps(recipe.describe()))) == recipe
