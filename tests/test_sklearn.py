@@ -124,6 +124,24 @@ def test_warm_start_goes_on_and_a_cold_one_begins_anew(labels: tuple[np.ndarray,
     assert cold.n_iter_ == 3
 
 
+def test_a_warm_start_takes_new_rates(labels: tuple[np.ndarray, np.ndarray]) -> None:
+    def moved(**changes: float) -> float:
+        model = SPENClassifier(**SMALL, max_iter=1, warm_start=True).fit(*labels)
+        before = [p.detach().clone() for p in model.model_.parameters()]
+        model.set_params(**changes).fit(*labels)
+        pairs = zip(before, model.model_.parameters(), strict=True)
+        return max(float((a - b.detach()).abs().max()) for a, b in pairs)
+
+    assert moved(learning_rate=1e-12) < 1e-9 < 1e-4 < moved()
+    assert moved(weight_decay=100.0) != moved()
+
+
+def test_partial_fit_takes_a_new_rate(labels: tuple[np.ndarray, np.ndarray]) -> None:
+    model = SPENClassifier(**SMALL).partial_fit(*labels)
+    before = model.predict_proba(labels[0])
+    assert np.allclose(model.set_params(learning_rate=1e-12).partial_fit(*labels).predict_proba(labels[0]), before)
+
+
 def test_partial_fit(labels: tuple[np.ndarray, np.ndarray]) -> None:
     X, Y = labels
     model = SPENClassifier(**SMALL)

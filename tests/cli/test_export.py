@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from spen.export import TOLERANCE
+from spen.tasks.multilabel.exporting import exportable
 from spen.tasks.multilabel.recipes import find_recipe
 from spen.training import Run
 from tests.cli.world import spen
@@ -21,9 +22,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def label_sets(folder: Path, recipe: str) -> None:
+def label_sets(folder: Path, recipe: str, hidden: tuple[int, ...] = (8,)) -> None:
     """A run folder whose data is not here."""
-    small = find_recipe(recipe).with_changes(hidden=(8,), network=(8,))
+    small = find_recipe(recipe).with_changes(hidden=hidden, network=(8,))
     run = Run.begin(folder, small.describe(), 0)
     torch.manual_seed(0)
     run.save(small.model(20, 5).state_dict())
@@ -40,6 +41,13 @@ def test_label_sets_become_an_onnx_file(folder: Path) -> None:
     session = onnxruntime.InferenceSession("sets.onnx")
     assert session.get_outputs()[0].shape == ["batch", 5]
     assert session.get_modelmeta().custom_metadata_map["recipe"] == "bibtex-end-to-end"
+
+
+def test_label_sets_of_many_layers_say_how_many_inputs_there_are(folder: Path) -> None:
+    label_sets(folder / "run", "bibtex-end-to-end", hidden=(8, 7, 6, 5))
+    found = exportable("run")
+    assert found.example(0).shape == (3, 20)
+    assert found.model(found.example(0)).output.shape == (3, 5)
 
 
 def test_a_folder_is_for_from_pretrained_and_serves_as_a_model(folder: Path) -> None:

@@ -112,8 +112,7 @@ class SPENEstimator(BaseEstimator):
         self._check_options()
         anew = not (self.warm_start and hasattr(self, "model_"))
         X, target = self._checked(X, y, first=anew)
-        if anew:
-            self._begin(X, target.shape[1])
+        self._ready(X, target.shape[1], anew=anew)
         held = None
         if self.early_stopping:
             X, held_X, target, held_target = self._held_out(X, target)
@@ -127,8 +126,7 @@ class SPENEstimator(BaseEstimator):
         if self.early_stopping:
             raise ValueError("partial_fit has no data to hold out: it does not support early_stopping=True")
         X, target = self._checked(X, y, first=first)
-        if first:
-            self._begin(X, target.shape[1])
+        self._ready(X, target.shape[1], anew=first)
         with self._seeded():
             loss = run_epoch(self.model_, self._objective(), self._optimizer, X, self._tensor(target), self.batch_size)
         self._finish(X, [loss])
@@ -145,6 +143,13 @@ class SPENEstimator(BaseEstimator):
             reset=first,
         )
         return X, self._encode(y, first=first).astype(X.dtype)
+
+    def _ready(self, X: Any, outputs: int, *, anew: bool) -> None:
+        """Begin anew, or go on with what the optimiser remembers; either way at the rates of now."""
+        if anew:
+            self._begin(X, outputs)
+        for group in self._optimizer.param_groups:
+            group.update(lr=self.learning_rate, weight_decay=self.weight_decay)
 
     def _begin(self, X: Any, outputs: int) -> None:
         random = check_random_state(self.random_state)
@@ -164,7 +169,7 @@ class SPENEstimator(BaseEstimator):
                 rate=self.rate,
                 dtype=dtype,
             ).to(self._device())
-        self._optimizer = torch.optim.Adam(self.model_.parameters(), self.learning_rate, weight_decay=self.weight_decay)
+        self._optimizer = torch.optim.Adam(self.model_.parameters())
         self.n_iter_ = 0
         self.loss_curve_: list[float] = []
 

@@ -70,7 +70,10 @@ def test_arff_labels_at_the_end_and_nominal_inputs(tmp_path: Path) -> None:
         (("1,0,0.5,1.0,0", "1,0,0.5,1.0"), "a row has 4 values for 5 attributes"),
         (("1,0,0.5,1.0,0", "1,0,?,1.0,0"), "a value of 'length' is missing"),
         (("1,0,0.5,1.0,0", "1,7,0.5,1.0,0"), "'7' is no value of 'fine art'"),
+        (("1,0,0.5,1.0,0", "1,0,long,1.0,0"), "d.arff: 'long' is no value of 'length'"),
         (("length numeric", "length string"), "is of type string"),
+        (("length numeric", "length"), "d.arff: '@attribute length' has no name and type of an attribute"),
+        (("sport {0,1}", "sport {0,1"), "d.arff: '@attribute sport {0,1' has no name and type of an attribute"),
     ],
 )
 def test_broken_arff_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:
@@ -79,6 +82,89 @@ def test_broken_arff_is_named(tmp_path: Path, change: tuple[str, str], message: 
         read_arff(path)
     with pytest.raises(ValueError, match=r"has no attributes \['unknown'\]"):
         read_arff(write(tmp_path, "e.arff", DENSE), ["unknown"])
+
+
+@pytest.mark.parametrize("kind", ["{0,1}", "{1,0}", "numeric", "{1, 0}"])
+def test_labels_of_an_arff_are_0_and_1_in_either_order(tmp_path: Path, kind: str) -> None:
+    header = f"@relation 't: -C 1'\n@attribute l{' ' * (kind == 'numeric')}{kind}\n@attribute a numeric\n@data\n"
+    assert read_arff(write(tmp_path, "a.arff", header + "1,3\n0,4\n")).y.tolist() == [[1], [0]]
+    sparse = read_arff(write(tmp_path, "b.arff", header + "{1 3}\n{0 1}\n{0 0,1 4}\n"))
+    left_out = 1 if kind.startswith("{1") else 0  # a sparse row leaves out the first nominal value
+    assert sparse.y.tolist() == [[left_out], [1], [0]]
+    assert sparse.x.tolist() == [[3], [0], [4]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "row", "values"),
+    [
+        ("{yes,no}", "yes", "yes, no"),
+        ("{a,b,c}", "b", "a, b, c"),
+        ("numeric", "2.5", "1, 2.5"),
+        ("{0,1,2}", "1", "0, 1, 2"),
+    ],
+)
+def test_other_labels_of_an_arff_are_named(tmp_path: Path, kind: str, row: str, values: str) -> None:
+    first = "1" if kind == "numeric" else row
+    text = f"@relation 't: -C 1'\n@attribute 'fine art' {kind}\n@attribute a numeric\n@data\n{first},3\n{row},3\n"
+    with pytest.raises(ValueError, match=rf"a\.arff: the label 'fine art' has the values {values}, not 0 and 1"):
+        read_arff(write(tmp_path, "a.arff", text))
+
+
+def test_a_sparse_row_leaves_out_the_first_value_of_an_input(tmp_path: Path) -> None:
+    header = "@relation 't: -C 1'\n@attribute l {0,1}\n@attribute a {1,0}\n@attribute b {x,y,z}\n@data\n"
+    found = read_arff(write(tmp_path, "a.arff", header + "{0 1}\n{1 0,2 z}\n"))
+    assert found.x.tolist() == [[1, 1, 0, 0], [0, 0, 0, 1]]
+    assert found.y.tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize("cell", ["-1 9", "5 1", "x 1", "3"])
+def test_a_sparse_cell_of_no_attribute_is_refused(tmp_path: Path, cell: str) -> None:
+    path = write(tmp_path, "a.arff", SPARSE.replace("{0 1, 1 1, 4 2}", "{" + cell + "}"))
+    with pytest.raises(ValueError, match=rf"a\.arff: '{cell}' in a sparse row is not an index from 0 to 4 and a value"):
+        read_arff(path, 2)
+
+
+COLOURS = """@relation 'toy: -C 1'
+@attribute l {0,1}
+@attribute f numeric
+@attribute g {0,1}
+@attribute colour {red,green,blue}
+@data
+1,1,0,red
+0,2,1,blue
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "what", "difference"),
+    [
+        (("f numeric\n@attribute g {0,1}", "g {0,1}\n@attribute f numeric"), "attributes", "'g' in the place of 'f'"),
+        (("@attribute f", "@attribute h"), "attributes", "'h' in the place of 'f'"),
+        (("@attribute f", "@attribute e numeric\n@attribute f"), "attributes", "'e' in the place of 'f'"),
+        (
+            ("@attribute colour {red,green,blue}\n", ""),
+            "attributes",
+            "nothing in the place of 'colour' {red,green,blue}",
+        ),
+        (("{red,", "{pink,"), "attributes", "'colour' {pink,green,blue} in the place of 'colour' {red,green,blue}"),
+        (("-C 1", "-C 2"), "labels", "'f' in the place of nothing"),
+        (("-C 1", "-C -1"), "labels", "'colour' in the place of 'l'"),
+    ],
+)
+def test_an_arff_test_part_with_other_columns_is_refused(
+    tmp_path: Path, change: tuple[str, str], what: str, difference: str
+) -> None:
+    write(tmp_path, "toy-test.arff", COLOURS.replace(*change))
+    with pytest.raises(ValueError, match=rf"toy-test\.arff has other {what} than the training part: {difference}$"):
+        load(write(tmp_path, "toy-train.arff", COLOURS), dev=0.5)
+
+
+def test_an_arff_test_part_may_write_0_and_1_its_own_way(tmp_path: Path) -> None:
+    train = write(tmp_path, "toy-train.arff", COLOURS)
+    write(tmp_path, "toy-test.arff", COLOURS.replace("l {0,1}", "l {1,0}").replace("g {0,1}", "g numeric"))
+    test = load(train, dev=0.5).test
+    assert test.x.tolist() == [[1, 0, 1, 0, 0], [2, 1, 0, 0, 1]]
+    assert test.y.tolist() == [[1], [0]]
 
 
 def test_libsvm(tmp_path: Path) -> None:
@@ -96,6 +182,22 @@ def test_libsvm(tmp_path: Path) -> None:
         read_libsvm(write(tmp_path, "d.svm", "9 1:1\n"), inputs=3, labels=found.labels)
 
 
+@pytest.mark.parametrize(
+    ("train", "test", "expected"),
+    [
+        ("1 0:1 2:3\n1 1:2\n", "1 1:5 2:7\n", [[0, 5, 7]]),
+        ("1 1:1 2:3\n1 1:2\n", "1 0:5 2:7\n", [[5, 0, 7]]),
+        ("1 1:1 3:3\n1 1:2\n", "1 1:5 3:7\n", [[5, 0, 7]]),
+        ("1 1:1 3:3 # from 0: no\n1 1:2\n", "1 1:5 3:7\n", [[5, 0, 7]]),
+    ],
+)
+def test_libsvm_parts_count_from_the_same_number(
+    tmp_path: Path, train: str, test: str, expected: list[list[float]]
+) -> None:
+    write(tmp_path, "toy_test.svm", test)
+    assert load(write(tmp_path, "toy_train.svm", train), dev=0.5).test.x.tolist() == expected
+
+
 def test_npz_and_paths(tmp_path: Path) -> None:
     small = small_splits()
     parts = {"x_train": small.train.x, "y_train": small.train.y, "x_test": small.test.x, "y_test": small.test.y}
@@ -108,6 +210,9 @@ def test_npz_and_paths(tmp_path: Path) -> None:
     np.savez(tmp_path / "b.npz", x_train=np.zeros(3))
     with pytest.raises(ValueError, match="has no y_train, x_test, y_test"):
         read_npz(tmp_path / "b.npz")
+    np.savez(tmp_path / "c.npz", **{**parts, "x_test": small.test.x[:, :9]})
+    with pytest.raises(ValueError, match=r"c\.npz: x_test has 9 columns, but x_train has 12"):
+        read_npz(tmp_path / "c.npz")
 
 
 def test_train_and_test_files_side_by_side(tmp_path: Path) -> None:

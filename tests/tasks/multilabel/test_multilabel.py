@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +146,30 @@ def test_recipes_differ_as_they_say() -> None:
         MultilabelRecipe(name="t", way="end-to-end", domain="ball")  # type: ignore[arg-type]
 
 
+DENSITIES = ("contrastive-langevin", "contrastive-hamiltonian", "score-matching")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_has_its_own_rate_and_decay_unless_others_are_given(way: str) -> None:
+    recipe = RECIPES[f"bibtex-{way}"]
+    stage = recipe.stages()[-1]
+    assert (stage.name, stage.epochs) == (way, 16 if way == "feedforward" else 6)
+    assert stage.learning_rate == (1e-4 if way in DENSITIES else 1e-3)
+    assert stage.decay_to == (1.0 if way == "feedforward" else 0.02)
+    assert (stage.weight_decay, stage.patience, stage.clip) == (0.0, None, None)
+    given = {"learning_rate": "0.5", "decay_to": "0.3", "weight_decay": "0.1", "patience": "2", "clip": "1.5"}
+    stage = recipe.with_options(**given).stages()[-1]
+    assert [str(getattr(stage, key)) for key in given] == list(given.values())
+    assert comparing.changed(recipe.with_options(**given), "score-matching").stages()[-1].learning_rate == 0.5
+    assert comparing.changed(recipe, "score-matching").stages()[-1].learning_rate == 1e-4
+
+
+def test_feedforward_trains_at_the_rate_of_pretraining_unless_another_is_given() -> None:
+    recipe = RECIPES["bibtex-feedforward"].with_changes(pretrain_rate=0.2)
+    assert recipe.stages()[0].learning_rate == 0.2
+    assert recipe.with_changes(learning_rate=0.1).stages()[0].learning_rate == 0.1
+
+
 def test_a_recipe_survives_its_description_and_takes_text() -> None:
     recipe = RECIPES["bibtex-implicit"]
     assert MultilabelRecipe.from_description(json.loads(json.dumps(recipe.describe()))) == recipe
@@ -233,6 +258,29 @@ def test_compare_goes_on_where_it_stopped_and_takes_seconds(attempts: tuple[Path
     timed = comparing.compare(recipe, out / "timed", ways=["feedforward"], seconds=0.5, **options)  # type: ignore[arg-type]
     assert 0.4 < timed[0].seconds < 20
     assert timed[0].dev is not None
+
+
+def test_compare_refuses_a_folder_where_something_else_was_asked(tmp_path: Path) -> None:
+    recipe = MultilabelRecipe(name="t", way="end-to-end", **TINY)  # type: ignore[arg-type]
+    asked = {"ways": ["feedforward"], "updates": 1, "splits": small_splits(), "progress": False}
+    first = comparing.compare(recipe, tmp_path, **asked)  # type: ignore[arg-type]
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    fewer = {**asked, "ways": ["feedforward", "feedforward-f1"], "splits": small_splits(size=230)}
+    for other, options, what in (
+        (recipe, {**asked, "updates": 20}, "budget"),
+        (recipe, {**asked, "updates": None, "seconds": 0.5}, "budget"),
+        (recipe, fewer, "data set"),
+        (recipe.with_changes(rate=0.1), asked, "recipe"),
+        (recipe.with_changes(epochs=2), {**asked, "updates": None}, "recipe or budget"),
+    ):
+        sentence = f"{tmp_path} holds a comparison of another {what}; give another folder, or delete it to start anew"
+        with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+            comparing.compare(other, tmp_path, **options)  # type: ignore[arg-type]
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert comparing.compare(recipe.with_changes(name="u", way="implicit"), tmp_path, **asked) == first  # type: ignore[arg-type]
+    (tmp_path / "asked.json").unlink()
+    with pytest.raises(ValueError, match="holds a comparison of another recipe or budget or data set"):
+        comparing.compare(recipe, tmp_path, **asked)  # type: ignore[arg-type]
 
 
 def test_compare_records_a_refusal_and_names_misuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from spen.model import SPEN
 from spen.protocols import Objective
+from spen.storage import write_whole
 from spen.tasks.multilabel.data import Splits, load
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1
 from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
@@ -57,7 +59,7 @@ def compare(
 
     The budget after pretraining is ``seconds`` or parameter ``updates``, the same for all (default: the recipe's
     epochs). The best epoch on development data counts; test data is scored once, at the end. Attempts that are
-    already in ``out`` are not made again.
+    already in ``out`` are not made again; a folder that holds those of another recipe, budget or data set is refused.
     """
     chosen = list(WAYS) if ways is None else list(ways)
     unknown = [way for way in chosen if way not in WAYS]
@@ -67,6 +69,7 @@ def compare(
         raise ValueError("give a budget in seconds or in updates, not in both")
     folder = Path(out)
     splits = load(recipe.data, dev=recipe.dev) if splits is None else splits
+    _begin(folder, recipe, splits, seconds, updates)
     attempts = []
     for seed in seeds:
         pretrained = _pretrained(recipe, folder / f"seed-{seed}", splits, seed, progress)
@@ -150,10 +153,42 @@ def read_attempt(path: Path) -> Attempt:
     return Attempt(**values)
 
 
+def _begin(folder: Path, recipe: MultilabelRecipe, splits: Splits, seconds: float | None, updates: int | None) -> None:
+    """Note what is asked; as by `Run.begin`, a folder where something else was asked is refused."""
+    budget = {"seconds": seconds, "updates": updates}
+    asked = {"recipe": _base(recipe).describe(), "budget": budget, "data set": _digest(splits)}
+    asked = json.loads(json.dumps(asked))
+    path = folder / "asked.json"
+    if not path.exists() and not any(folder.glob("seed-*")):
+        _write(path, asked)
+        return
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    other = [key for key, value in asked.items() if known.get(key) != value]
+    if other:
+        raise ValueError(
+            f"{folder} holds a comparison of another {' or '.join(other)}; give another folder, "
+            "or delete it to start anew"
+        )
+
+
+def _digest(splits: Splits) -> str:
+    """The same for the same examples and label names."""
+    digest = hashlib.sha256()
+    for part in (splits.train, splits.dev, splits.test):
+        digest.update(repr((part.x.shape, part.labels)).encode())
+        for values in (part.x, part.y):
+            digest.update(values.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _base(recipe: MultilabelRecipe) -> MultilabelRecipe:
+    return recipe.with_changes(way="end-to-end", name=f"{recipe.data}-pretraining")
+
+
 def _pretrained(
     recipe: MultilabelRecipe, folder: Path, splits: Splits, seed: int, progress: bool | None
 ) -> dict[str, Tensor]:
-    base = recipe.with_changes(way="end-to-end", name=f"{recipe.data}-pretraining")
+    base = _base(recipe)
     torch.manual_seed(seed)
     model = base.model(splits.train.x.shape[1], splits.train.y.shape[1])
     train, dev = _sources(base, splits, seed)
@@ -213,4 +248,4 @@ def _spread(values: Sequence[float]) -> str:
 
 def _write(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(value, indent=1).replace("NaN", "null") + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(value, indent=1).replace("NaN", "null") + "\n")

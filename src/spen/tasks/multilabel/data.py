@@ -44,10 +44,11 @@ def load(
     else:
         beside = _test_part(path)
         if path.suffix == ".arff":
-            train, test = read_arff(path, labels), read_arff(beside, labels)
+            train, test = read_arff(path, labels), read_arff(beside, labels, train=path)
         else:
-            train = read_libsvm(path)
-            test = read_libsvm(beside, inputs=train.x.shape[1], labels=train.labels)
+            zero_based = any(_has_index_zero(_text(part)) for part in (path, beside))
+            train = read_libsvm(path, zero_based=zero_based)
+            test = read_libsvm(beside, inputs=train.x.shape[1], labels=train.labels, zero_based=zero_based)
     kept, held = hold_out(train, dev, seed)
     return Splits(kept, held, test)
 
@@ -73,6 +74,9 @@ def read_npz(path: Path | str) -> tuple[LabelSets, LabelSets]:
         names = file["label_names"].tolist() if "label_names" in file else range(file["y_train"].shape[1])
         labels = tuple(str(name) for name in names)
         parts = [LabelSets(tensor(file[f"x_{s}"]), tensor(file[f"y_{s}"]), labels) for s in ("train", "test")]
+    wide, seen = (part.x.shape[1] for part in reversed(parts))
+    if wide != seen:
+        raise ValueError(f"{path}: x_test has {wide} columns, but x_train has {seen}")
     return parts[0], parts[1]
 
 
@@ -88,16 +92,22 @@ def _open_npz(path: Path | str) -> NpzFile:
     return file
 
 
-def read_libsvm(path: Path | str, *, inputs: int | None = None, labels: Sequence[str] | None = None) -> LabelSets:
+def read_libsvm(
+    path: Path | str,
+    *,
+    inputs: int | None = None,
+    labels: Sequence[str] | None = None,
+    zero_based: bool | None = None,
+) -> LabelSets:
     """A multi-label LIBSVM file: ``label,label index:value index:value …`` on each line, indices from 1 (or 0).
 
-    ``inputs`` and ``labels`` fix the width and the label names, as known from the training part.
+    ``inputs`` and ``labels`` fix the width and the label names, as known from the training part. ``zero_based`` says
+    that indices begin with 0; without it they do if the file has that index.
     """
     from sklearn.datasets import load_svmlight_file
 
-    text = Path(path).read_text(encoding="utf-8")
-    # A set of no labels is written as an empty first field, which the parser would read as the first feature.
-    zero_based = bool(re.search(r"(?m)(?:^|\s)0:", text))
+    text = _text(path)
+    zero_based = _has_index_zero(text) if zero_based is None else zero_based
     try:
         x, sets = load_svmlight_file(
             io.BytesIO(text.encode()), n_features=inputs, multilabel=True, dtype=np.float32, zero_based=zero_based
@@ -114,6 +124,15 @@ def read_libsvm(path: Path | str, *, inputs: int | None = None, labels: Sequence
                 raise ValueError(f"{path} has the label {_number(value)}, which the training part does not")
             y[n, index[_number(value)]] = 1
     return LabelSets(tensor(x.toarray()), tensor(y), names)
+
+
+def _text(path: Path | str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+def _has_index_zero(text: str) -> bool:
+    # A set of no labels is written as an empty first field, so an index may begin a line; comments begin with #.
+    return re.search(r"(?m)^(?:[^#\n]*\s)?0:", text) is not None
 
 
 def _test_part(path: Path) -> Path:

@@ -48,8 +48,9 @@ def _run(folder: str) -> tuple[MultilabelRecipe, spen.SPEN, int]:
     run = Run.open(Path(folder))
     recipe = MultilabelRecipe.from_description(run.description()["recipe"])
     weights = run.load()
-    first = min(key for key in weights if key.startswith("features.body.") and key.endswith(".weight"))
-    inputs, labels = weights[first].shape[1], weights["features.head.weight"].shape[0]
+    layers = [key.split(".")[2] for key in weights if key.startswith("features.body.") and key.endswith(".weight")]
+    inputs = weights[f"features.body.{min(layers, key=int)}.weight"].shape[1]
+    labels = weights["features.head.weight"].shape[0]
     model = recipe.model(inputs, labels)
     model.load_state_dict(weights)
     return recipe, model, inputs

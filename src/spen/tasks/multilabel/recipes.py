@@ -56,9 +56,11 @@ class MultilabelRecipe:
     pretrain_epochs: int = 10
     clamped_epochs: int = 0
     epochs: int = 6
-    learning_rate: float = 1e-3
+    learning_rate: float | None = None
+    """None: the way's own, 1e-3 or, for densities, 1e-4; for the feed-forward baseline ``pretrain_rate``."""
     pretrain_rate: float = 1e-3
-    decay_to: float = 0.02
+    decay_to: float | None = None
+    """None: the way's own, 0.02 or, for the feed-forward baseline, 1."""
     weight_decay: float = 0.0
     patience: int | None = None
     clip: float | None = None

@@ -54,23 +54,22 @@ def rebuild(recipe: dict[str, Any], inputs: int, labels: int) -> SPEN:
 
 def build_stages(recipe: MultilabelRecipe) -> list[Stage]:
     """Pretraining, then the way; the feed-forward baseline is pretraining alone, for as many epochs in all."""
-    log = on_present(binary_log_loss, recipe.pairs)
-    if recipe.way == "feedforward":
-        epochs = recipe.pretrain_epochs + recipe.clamped_epochs + recipe.epochs
-        return [replace(pretrain(log, epochs=epochs, learning_rate=recipe.pretrain_rate), name=recipe.way)]
+    own, alone = WAYS[recipe.way], recipe.way == "feedforward"
+    rates = (recipe.learning_rate, own.learning_rate, recipe.pretrain_rate)
     way = Stage(
         name=recipe.way,
-        objective=WAYS[recipe.way].objective(recipe.log_weight, recipe.pairs),
-        epochs=recipe.epochs,
-        learning_rate=WAYS[recipe.way].learning_rate or recipe.learning_rate,
-        decay_to=recipe.decay_to,
+        objective=own.objective(recipe.log_weight, recipe.pairs),
+        epochs=recipe.epochs + (recipe.pretrain_epochs + recipe.clamped_epochs if alone else 0),
+        learning_rate=next(rate for rate in rates if rate is not None),
+        decay_to=own.decay_to if recipe.decay_to is None else recipe.decay_to,
         weight_decay=recipe.weight_decay,
         patience=recipe.patience,
         clip=recipe.clip,
     )
     stages = [way]
-    if recipe.clamped_epochs:
+    if recipe.clamped_epochs and not alone:
         stages.insert(0, replace(way, name="clamped", epochs=recipe.clamped_epochs, clamp=("features.*", "init.*")))
-    if recipe.pretrain_epochs:
+    if recipe.pretrain_epochs and not alone:
+        log = on_present(binary_log_loss, recipe.pairs)
         stages.insert(0, pretrain(log, epochs=recipe.pretrain_epochs, learning_rate=recipe.pretrain_rate))
     return stages

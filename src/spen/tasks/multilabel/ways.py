@@ -34,8 +34,9 @@ class Way:
     gradient: Callable[[], GradientStrategy] = Exact
     converges: bool = False
     """The descent must reach its minimum: many steps and a stopping rule."""
-    learning_rate: float | None = None
-    """A smaller rate than the recipe's, for objectives that would tear F apart."""
+    learning_rate: float | None = 1e-3
+    """Smaller for objectives that would tear F apart; None: the rate of pretraining."""
+    decay_to: float = 0.02
 
 
 def on_present(loss: Loss, pairs: bool) -> Loss:
@@ -67,6 +68,8 @@ _MARGIN = 0.2
 WAYS: dict[str, Way] = {
     "feedforward": Way(
         objective=lambda w, p: Feedforward(on_present(binary_log_loss, p)),
+        learning_rate=None,  # it is pretraining, gone on with
+        decay_to=1.0,
     ),
     "feedforward-f1": Way(
         objective=lambda w, p: Feedforward(_task(w, p)),
