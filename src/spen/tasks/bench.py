@@ -184,7 +184,7 @@ def _denoising(name: str, batch: int | None, size: tuple[int, int] | None, train
         held = {"recipe": described["name"], "data": described["data"], "options": {}}
     elif trained:
         held = about(name)
-    recipe: Recipe = find_recipe(held["recipe"]).with_options(**held["options"])
+    recipe: Recipe = find_recipe(held["recipe"]).restored(held["options"])
     regime = find_regime(held["data"])
     if not isinstance(recipe.method, System):
         raise ValueError(f"{recipe.name} has no descent to differentiate; name a recipe with an energy, dp-3 say")

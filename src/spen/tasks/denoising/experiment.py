@@ -116,7 +116,7 @@ def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
 
 def rebuild(recipe: str, data: str, options: dict[str, Any]) -> spen.SPEN:
     """The model of a recipe, from what a saved model's config.json says of it."""
-    return build(find_recipe(recipe).with_options(**options), find_regime(data))[0]
+    return build(find_recipe(recipe).restored(options), find_regime(data))[0]
 
 
 def _network(method: Network, scale: float) -> nn.Module:
@@ -182,7 +182,7 @@ def train(
         sigma=GREY_SIGMA if gaussian else 0.0,
         device="cuda" if on_gpu else "cpu",
     )
-    source = CropSource(crops, schedule.batch_size, min(schedule.per_epoch, schedule.batches))
+    source = CropSource(crops, schedule.batch_size, schedule.epoch_batches)
     return fit(
         model,
         stages_of(recipe, objective),
@@ -204,7 +204,7 @@ def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
     schedule = recipe.schedule
     whole = joint(
         objective,
-        epochs=max(1, schedule.batches // schedule.per_epoch),
+        epochs=schedule.epochs,
         learning_rate=schedule.learning_rate,
         warmup=schedule.warmup,
         decay_to=schedule.decay_to,
@@ -286,7 +286,7 @@ def load_trained(folder: Path | str) -> Trained:
         if config["builder"] != "denoising":
             raise ValueError(f"{folder} holds a model of the task {config['builder']!r}, not of denoising")
         settings = config["settings"]
-        recipe = find_recipe(settings["recipe"]).with_options(**settings["options"])
+        recipe = find_recipe(settings["recipe"]).restored(settings["options"])
         return Trained(recipe, spen.SPEN.from_pretrained(folder), build(recipe, find_regime(settings["data"]))[1])
     run = Run.open(folder)
     recipe = _recipe_of(run)
@@ -303,7 +303,7 @@ def _recipe_of(run: Run) -> Recipe:
         raise ValueError(f"{run.folder} is a run of the task {description.get('task')!r}, not of denoising")
     recipe = find_recipe(description["name"])
     options = {k: v for part in ("method", "schedule") for k, v in description[part].items()}
-    return recipe.with_options(**{k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
+    return recipe.restored({k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
 
 
 def denoiser(model: spen.SPEN, objective: Objective, device: str = "cpu") -> Denoise:

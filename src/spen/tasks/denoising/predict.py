@@ -48,7 +48,7 @@ def load_shipped(name: str) -> Trained:
     config = about(name)
     if config["task"] != "denoising":
         raise ValueError(f"{name} is a model of the task {config['task']!r}, not of denoising")
-    recipe = find_recipe(config["recipe"]).with_options(**config["options"])
+    recipe = find_recipe(config["recipe"]).restored(config["options"])
     model, objective = build(recipe, find_regime(config["data"]))
     with resources.as_file(resources.files("spen") / "weights" / f"{name}.safetensors") as path:
         model.load_state_dict(load_weights(path))

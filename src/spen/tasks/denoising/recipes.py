@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
@@ -50,6 +51,12 @@ class System:
     gain: float = _GAIN
     gradient: GradientName = "compiled"
 
+    def unused(self) -> set[str]:
+        """Options that change nothing in a system like this one."""
+        if self.prior == "unet":
+            return {"temperature", "size"}
+        return {"blocks", "scales", "gain"} | ({"blind"} if self.prior == "convex" else set())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
@@ -67,12 +74,23 @@ class Network:
     scales: int = 3
     gain: float = _GAIN
 
+    def unused(self) -> set[str]:
+        """Options that change nothing in a network like this one."""
+        of_unet, of_convnet = {"blocks", "scales", "gain"}, {"depth", "residual", "mask"}
+        if self.kind == "unet":
+            return of_convnet | {"size", "iterations"}
+        return of_unet | ({"iterations"} if self.kind == "convnet" else of_convnet | {"blind"})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Classical:
     """A method with one number to choose on development data."""
 
     kind: Literal["bm3d", "tv", "forest"]
+
+    def unused(self) -> set[str]:
+        """It is not trained by gradient: no schedule."""
+        return {f.name for f in fields(Schedule)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +120,16 @@ class Schedule:
     pretrain_rate: float = 1e-3
     flips: bool = False
 
+    @property
+    def epochs(self) -> int:
+        """As few of equal length as ``per_epoch`` allows."""
+        return max(1, math.ceil(self.batches / self.per_epoch))
+
+    @property
+    def epoch_batches(self) -> int:
+        """Of one epoch; all epochs together have ``batches``, rounded up to whole epochs."""
+        return math.ceil(self.batches / self.epochs)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -115,7 +143,15 @@ class Recipe:
     task: str = "denoising"
 
     def with_options(self, **options: Any) -> Recipe:
-        """Some options of the method or the schedule changed (`--set key=value`); an unknown one is named."""
+        """Some options of the method or the schedule changed (`--set key=value`); one that does nothing is named."""
+        recipe = self.restored(options)
+        if useless := sorted(recipe.method.unused().intersection(options)):
+            known = ", ".join(sorted(recipe.option_names()))
+            raise ValueError(f"recipe {self.name} does not use the option {useless[0]!r}; it uses {known or 'none'}")
+        return recipe
+
+    def restored(self, options: dict[str, Any]) -> Recipe:
+        """With all options as a finished run wrote them down, used or not."""
         recipe = self
         for key, value in options.items():
             homes = [part for part in ("method", "schedule") if key in {f.name for f in fields(getattr(recipe, part))}]
@@ -128,7 +164,7 @@ class Recipe:
 
     def option_names(self) -> set[str]:
         """What `with_options` can change."""
-        return {f.name for part in (self.method, self.schedule) for f in fields(part)}
+        return {f.name for part in (self.method, self.schedule) for f in fields(part)} - self.method.unused()
 
     def describe(self) -> dict[str, Any]:
         """As plain values, for the run's folder."""

@@ -303,7 +303,7 @@ def _seconds_of_stages(metrics: list[dict[str, Any]]) -> dict[str, float]:
 def _batches(recipe: Recipe, metrics: list[dict[str, Any]]) -> int | None:
     if isinstance(recipe.method, Classical):
         return None
-    return len(metrics) * min(recipe.schedule.per_epoch, recipe.schedule.batches)
+    return len(metrics) * recipe.schedule.epoch_batches
 
 
 def _timing(out: Path | str) -> list[dict[str, Any]]:

@@ -1,0 +1,80 @@
+"""Options of denoising recipes: each does something or is refused, and batches are what was asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spen.tasks.denoising.experiment import build, denoiser, stages_of
+from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, Schedule, find_recipe, find_regime
+
+TRAINED = [name for name, recipe in RECIPES.items() if not isinstance(recipe.method, Classical)]
+SMALL = {"width": 4, "blocks": 1, "scales": 2}
+IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient"}  # they leave the first answer as it is
+# A net that does not see the level must add to its input.
+NEEDS: dict[tuple[str, str], dict[str, Any]] = {
+    ("convnet", "blind"): {"residual": True},
+    ("convnet", "residual"): {"blind": False},
+}
+
+
+def small(name: str) -> Recipe:
+    recipe = find_recipe(name)
+    return recipe.with_options(**{k: v for k, v in SMALL.items() if k in recipe.option_names()})
+
+
+def answer(recipe: Recipe) -> Tensor:
+    torch.manual_seed(0)
+    model, objective = build(recipe, find_regime("rooms"))
+    generator = torch.Generator().manual_seed(1)
+    image = 0.5 + 0.1 * torch.randn(1, 1, 16, 16, generator=generator)
+    seen = (torch.rand(1, 1, 16, 16, generator=generator) > 0.2).float()
+    with torch.no_grad():  # a prior that starts off would hide what its options do
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+    return denoiser(model, objective)(Observation(image * seen, seen))
+
+
+def other(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    return value + 2 if isinstance(value, int) else value * 1.2 + 0.01
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_option_of_a_method_changes_the_answer_or_is_refused(name: str) -> None:
+    recipe = small(name)
+    options = {k: v for k, v in asdict(recipe.method).items() if not isinstance(v, str) and k not in IN_TRAINING}
+    before = answer(recipe)
+    for key, value in options.items():
+        changed = {key: other(value)}
+        if key not in recipe.option_names():
+            told = re.escape(f"recipe {name} does not use the option '{key}'; it uses ")
+            with pytest.raises(ValueError, match=told):
+                recipe.with_options(**changed)
+            assert torch.equal(answer(recipe.restored(changed)), before), key
+        else:
+            base = recipe.with_options(**NEEDS.get((name.rstrip("+"), key), {}))
+            assert not torch.equal(answer(base.with_options(**changed)), answer(base)), key
+
+
+def test_a_classical_method_has_no_schedule() -> None:
+    with pytest.raises(ValueError, match="recipe tv does not use the option 'batches'; it uses kind"):
+        find_recipe("tv:batches=5")
+
+
+@pytest.mark.parametrize(
+    ("batches", "per_epoch", "epochs", "each"), [(400, 200, 2, 200), (500, 200, 3, 167), (3, 200, 1, 3)]
+)
+def test_batches_are_those_asked_for_up_to_whole_epochs(batches: int, per_epoch: int, epochs: int, each: int) -> None:
+    schedule = Schedule(batches=batches, per_epoch=per_epoch)
+    assert (schedule.epochs, schedule.epoch_batches) == (epochs, each)
+    assert batches <= epochs * each < batches + epochs
+    recipe = find_recipe("dp-3").with_options(batches=batches, per_epoch=per_epoch)
+    assert [stage.epochs for stage in stages_of(recipe, build(recipe, find_regime("rooms"))[1])] == [epochs]
