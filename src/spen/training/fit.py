@@ -61,12 +61,12 @@ def fit(
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):
         raise ValueError(f"stages need different names, not {names}")
-    for number, stage in enumerate(stages):
+    for number in range(len(stages)):
         if not run.finished(number).exists():
             done = _fit_stage(
                 run,
                 model,
-                stage,
+                stages,
                 number,
                 train,
                 dev,
@@ -91,7 +91,7 @@ def fit(
 def _fit_stage(
     run: Run,
     model: SPEN,
-    stage: Stage,
+    stages: Sequence[Stage],
     number: int,
     train: Source,
     dev: Source,
@@ -104,6 +104,7 @@ def _fit_stage(
     deadline: float,
     state_every: float,
 ) -> bool:
+    stage = stages[number]
     module = StageModule(model, stage, train, dev, metric, seed=seed, stage_number=number, vitals_every=vitals_every)
     keeper = _Keeper(run, stage, number, higher=bool(metric.higher_is_better), deadline=deadline, every=state_every)
     callbacks: list[pl.Callback] = [keeper]
@@ -135,8 +136,8 @@ def _fit_stage(
             use_distributed_sampler=False,
         )
         state = run.state(number)
-        if stage.keep_start and number and not state.exists() and trainer.is_global_zero:
-            keeper.start_from(number - 1)
+        if stage.keep_start and number and not state.exists():
+            keeper.start_from([before.name for before in stages[:number]], write=trainer.is_global_zero)
         with _interruptible(), flushed_denormals():
             trainer.fit(module, ckpt_path=str(state) if state.exists() else None)
     if trainer.interrupted:
@@ -227,12 +228,17 @@ class _Keeper(pl.Callback):
             trainer.save_checkpoint(self.run.state(self.number))
             self._written = time.monotonic()
 
-    def start_from(self, before: int) -> None:
-        """The best of the stage before counts as the epoch before the first."""
-        name = [e["stage"] for e in self.run.metrics()][-1]
-        scores = [e["dev"] for e in self.run.metrics() if e["stage"] == name]
-        self.best, self.best_epoch = (max if self.higher else min)(scores), -1
-        save_weights(load_weights(self.run.best(before)), self.run.best(self.number))
+    def start_from(self, before: Sequence[str], *, write: bool) -> None:
+        """The best of the stage before counts as the epoch before the first; it may itself be of an earlier stage.
+
+        The file may hold epochs of this stage already: those of a process that died before it wrote a state.
+        """
+        scores = [e["dev"] for e in self.run.metrics() if e["stage"] in before and e["best"]]
+        if not scores:
+            return  # the stages before were taken over from another run
+        self.best, self.best_epoch = scores[-1], -1
+        if write:
+            save_weights(load_weights(self.run.best(self.number - 1)), self.run.best(self.number))
 
     def write_best(self) -> None:
         """Put the best weights so far into their file."""
