@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spen.training import Run, Stage, fit, load_weights
+from spen.training import Run, Stage, fit, load_weights, module
+from spen.training.timebox import TimeBox
 from tests.training import toy
 
 
@@ -81,3 +84,20 @@ def test_a_start_is_judged_by_the_score_of_its_own_weights(tmp_path: Path) -> No
     assert run is not None
     assert [e["best"] for e in run.metrics()] == [True, False, False, False, False, False]
     assert _weights(run.weights_path) == _weights(run.best(0))
+
+
+@pytest.mark.parametrize("end", ["patience", "seconds", "epochs"])
+def test_a_run_can_die_between_its_last_state_and_the_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(module, "TimeBox", partial(TimeBox, clock=count().__next__))  # an update a second
+    options = {"patience": {"patience": 1}, "seconds": {"seconds": 20.0}, "epochs": {}}[end]
+    stage = replace(_last(**options), learning_rate=0.2)
+    run = _train(tmp_path, stage)
+    weights, lines = _weights(run.weights_path), run.metrics()
+    assert (len(lines) == 2 + 2 + 4) == (end == "epochs")
+    run.finished(2).unlink()
+    run.weights_path.unlink()
+    again = _train(tmp_path, stage)
+    assert _weights(again.weights_path) == weights
+    assert again.metrics() == lines

@@ -184,10 +184,12 @@ class _Keeper(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_epoch, self.seconds = (state_dict[k] for k in ("best", "best_epoch", "seconds"))
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, StageModule)
         if self._finished(trainer.current_epoch - 1, pl_module):
             trainer.should_stop = True  # killed between the last state and the mark that the stage is done
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._began = time.monotonic()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
