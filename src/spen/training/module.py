@@ -152,16 +152,21 @@ class StageModule(pl.LightningModule):
 
     def scored(self) -> dict[str, Tensor]:
         """A copy of the weights that the development set has scored."""
+        self._exchange()
         weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        return {**weights, **{name: m.clone() for name, m in self.average.means.items()}} if self.average else weights
+        self._exchange()
+        return weights
+
+    def _exchange(self) -> None:
+        """Put the means in the place of the weights, or back."""
+        if self.average is not None:
+            self.average.swap()
 
     def on_validation_start(self) -> None:
-        if self.average is not None:
-            self.average.swap()
+        self._exchange()
 
     def on_validation_end(self) -> None:
-        if self.average is not None:
-            self.average.swap()
+        self._exchange()
 
     def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
         x, target = batch
