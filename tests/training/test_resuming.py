@@ -101,3 +101,15 @@ def test_a_run_can_die_between_its_last_state_and_the_mark(
     again = _train(tmp_path, stage)
     assert _weights(again.weights_path) == weights
     assert again.metrics() == lines
+
+
+def test_a_line_cut_short_does_not_swallow_the_next(tmp_path: Path) -> None:
+    run = Run.begin(tmp_path, {}, 0)
+    run.record({"stage": "a", "epoch": 0})
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"stage": "a", "ep')
+    run.record({"stage": "a", "epoch": 1})
+    run.record({"stage": "a", "epoch": 2})
+    assert [e["epoch"] for e in run.metrics()] == [0, 1, 2]
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert [len(line) for line in text.split("\n")] == [26, 18, 26, 26, 0]
