@@ -95,6 +95,12 @@ class Vitals:
         self.largest: dict[str, float] = {}
         self.dead: set[str] = set()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"largest": dict(self.largest), "silent": dict(self.silent), "dead": sorted(self.dead)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.largest, self.silent, self.dead = dict(state["largest"]), dict(state["silent"]), set(state["dead"])
+
     def observe(self, sizes: dict[str, float]) -> list[str]:
         """Sentences about the terms that died since the last look."""
         sentences = []

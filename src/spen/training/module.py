@@ -81,7 +81,7 @@ class StageModule(pl.LightningModule):
             self.box.begin()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        parts = {"average": self.average, "box": self.box}
+        parts = {"average": self.average, "box": self.box, "vitals": self.vitals}
         checkpoint["spen"] = {name: part.state_dict() for name, part in parts.items() if part is not None}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
