@@ -125,6 +125,7 @@ class StageModule(pl.LightningModule):
             self._check()
         if self.vitals_every and self.global_step % self.vitals_every == 0:
             self.reports += self.vitals.observe(term_gradients(self.model, self._batch[0]))
+            self._trajectory = None  # of the look, not of an update
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.average is not None:
