@@ -25,7 +25,7 @@ from spen.training.denormals import flushed_denormals
 from spen.training.health import DeadEnergyWarning
 from spen.training.module import StageModule
 from spen.training.run import Run, say
-from spen.training.sources import Source
+from spen.training.sources import Source, TensorSource
 from spen.training.stages import Stage
 
 
@@ -53,6 +53,7 @@ def fit(
     or more after the last writing (epochs of a second need not write a gigabyte each); calling ``fit`` again with the
     same ``out`` goes on from there and ends with the same weights as a run that was never interrupted. With
     ``seconds``, stop at the end of the epoch in which they run out and return None: call again to go on.
+    ``seed`` orders the batches of a ``TensorSource`` without a seed of its own, and all that training draws.
     ``devices`` > 1 trains with DDP.
     The model is left with the best weights.
     """
@@ -61,6 +62,8 @@ def fit(
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):
         raise ValueError(f"stages need different names, not {names}")
+    if isinstance(train, TensorSource):
+        train = train.seeded(seed)
     for number in range(len(stages)):
         if not run.finished(number).exists():
             done = _fit_stage(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, Protocol
 
 import torch
@@ -24,12 +25,20 @@ class Source(Protocol):
 class TensorSource:
     """Examples held in memory as trees of batch-first tensors.
 
-    ``shuffle`` draws a new order each epoch; a last batch that cannot be shared equally is dropped only if
-    ``drop_last``. With several processes each takes its share of every batch of ``batch_size · world`` examples.
+    ``shuffle`` draws a new order each epoch, from ``seed`` or, if none is given, from that of the run. A last batch
+    that cannot be shared equally is dropped only if ``drop_last``. With several processes each takes its share of every
+    batch of ``batch_size · world`` examples.
     """
 
     def __init__(
-        self, x: Any, target: Any, batch_size: int, *, shuffle: bool = True, drop_last: bool = False, seed: int = 0
+        self,
+        x: Any,
+        target: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int | None = None,
     ) -> None:
         self.x, self.target = x, target
         self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
@@ -39,6 +48,14 @@ class TensorSource:
         if batch_size < 1:
             raise ValueError(f"a batch has at least one example, not {batch_size}")
         (self.size,) = sizes
+
+    def seeded(self, seed: int) -> TensorSource:
+        """This source with the seed of a run, unless it was given one of its own."""
+        if self.seed is not None:
+            return self
+        other = copy(self)
+        other.seed = seed
+        return other
 
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
         order = self._order(epoch)
@@ -56,7 +73,7 @@ class TensorSource:
     def _order(self, epoch: int) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.size)
-        return torch.randperm(self.size, generator=torch.Generator().manual_seed(stream(self.seed, epoch)))
+        return torch.randperm(self.size, generator=torch.Generator().manual_seed(stream(self.seed or 0, epoch)))
 
 
 def stream(*numbers: int) -> int:
