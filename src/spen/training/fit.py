@@ -119,6 +119,8 @@ def _fit_stage(
         # Lightning's advice on loaders, loggers and checkpoints is for its own; ours are deliberate.
         warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=UserWarning)
         warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=FutureWarning)
+        if devices > 1:  # a process may have no development batch of its own
+            warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
         warnings.filterwarnings("always", category=DeadEnergyWarning)
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
         trainer = pl.Trainer(

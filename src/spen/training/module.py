@@ -15,7 +15,7 @@ from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.training.averaging import WeightAverage
 from spen.training.health import Vitals, explain_non_finite, term_gradients
-from spen.training.sources import Source, stream
+from spen.training.sources import Source, own_batches, stream
 from spen.training.stages import Stage
 from spen.training.timebox import TimeBox
 
@@ -171,7 +171,16 @@ class StageModule(pl.LightningModule):
 
     def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
         x, target = batch
-        self.metric.update(self.stage.objective.predict(self.model, x), target)
+        y = self.stage.objective.predict(self.model, x)  # of a repeat, too: processes go through the model in step
+        if index < self._scored():
+            self.metric.update(y, target)
+
+    def _scored(self) -> int:
+        """How many development batches count in this process."""
+        own = own_batches(self.sources[1], self.trainer.global_rank, self.trainer.world_size)
+        # Lists of several processes can be joined only where each has seen something.
+        lists = any(isinstance(state, list) for state in self.metric.metric_state.values())
+        return max(own, 1) if lists else own
 
     def on_validation_epoch_end(self) -> None:
         score = self.metric.compute()

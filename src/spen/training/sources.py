@@ -13,13 +13,23 @@ from spen import trees
 
 
 class Source(Protocol):
-    """Batches (x, target) of one epoch, for one of ``world`` processes. The same arguments give the same batches."""
+    """Batches (x, target) of one epoch, for one of ``world`` processes. The same arguments give the same batches.
+
+    Every process gets as many, so the last ones may repeat others. A source that has a method ``own(rank, world)``
+    says how many do not: the rest are not scored.
+    """
 
     def batches(self, epoch: int, rank: int, world: int) -> Iterator[tuple[Any, Any]]: ...
 
     def count(self, world: int) -> int:
         """How many batches each process gets in an epoch."""
         ...
+
+
+def own_batches(source: Source, rank: int, world: int) -> int:
+    """How many batches of a process, from its first on, are no repeats of others."""
+    own = getattr(source, "own", None)
+    return source.count(world) if own is None else own(rank, world)
 
 
 class TensorSource:
@@ -62,13 +72,17 @@ class TensorSource:
         stride = self.batch_size * world
         for k in range(self.count(world)):
             rows = order[k * stride + rank * self.batch_size : k * stride + (rank + 1) * self.batch_size]
-            if not len(rows):  # a last batch too small to share: every process must still take part in the step
+            if k >= self.own(rank, world):  # too few to share: every process must still take part in the step
                 rows = order[-self.batch_size :]
             yield trees.select(self.x, rows), trees.select(self.target, rows)
 
     def count(self, world: int = 1) -> int:
         stride = self.batch_size * world
         return self.size // stride if self.drop_last else -(-self.size // stride)
+
+    def own(self, rank: int, world: int) -> int:
+        """How many of its batches are no repeats."""
+        return min(self.count(world), len(range(rank, -(-self.size // self.batch_size), world)))
 
     def _order(self, epoch: int) -> Tensor:
         if not self.shuffle:
