@@ -25,13 +25,28 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A state dict as a plain safetensors file; the old file stays until the new one is whole."""
+    """A state dict as a plain safetensors file; the old file stays until the new one is whole.
+
+    A weight with two names is written under both.
+    """
     from safetensors.torch import save_file
 
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    save_file({k: v.detach().cpu().contiguous() for k, v in weights.items()}, temporary, metadata=metadata)
+    save_file(_apart(weights), temporary, metadata=metadata)
     os.replace(temporary, path)
+
+
+def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of what shares memory, which safetensors refuses to write."""
+    apart: dict[str, Tensor] = {}
+    places: set[int] = set()
+    for name, weight in weights.items():
+        value = weight.detach().cpu().contiguous()
+        place = value.untyped_storage().data_ptr()
+        apart[name] = value.clone() if place in places else value
+        places.add(place)
+    return apart
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

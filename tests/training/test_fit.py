@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
@@ -37,9 +36,7 @@ from spen.training import (
 )
 from spen.training.health import Vitals, explain_non_finite, term_gradients
 from tests.training import toy
-
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+from tests.training.toy import ENVIRONMENT, ROOT
 
 
 @pytest.fixture(scope="module")

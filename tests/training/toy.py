@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -17,6 +18,9 @@ from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Energy
 from spen.rules import Momentum
 from spen.training import Run, Stage, TensorSource, clamped, fit, joint, pretrain
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
 
 class Global(Energy):

@@ -51,7 +51,7 @@ def train(
         ),
     ] = "",
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/DATA/RECIPE/seed-N if not given.")] = None,
-    seed: Annotated[int, typer.Option(help="Of weights, batches and noise.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of weights, batches and what training draws; data stay the same.")] = 0,
     devices: Annotated[int, typer.Option(min=1, help="More than one: DDP (denoising).")] = 1,
     accelerator: Annotated[Accelerator, typer.Option(help="Where it trains.")] = "auto",
     seconds: Seconds = None,

@@ -25,7 +25,7 @@ from spen.training.denormals import flushed_denormals
 from spen.training.health import DeadEnergyWarning
 from spen.training.module import StageModule
 from spen.training.run import Run, say
-from spen.training.sources import Source
+from spen.training.sources import Source, TensorSource
 from spen.training.stages import Stage
 
 
@@ -53,6 +53,7 @@ def fit(
     or more after the last writing (epochs of a second need not write a gigabyte each); calling ``fit`` again with the
     same ``out`` goes on from there and ends with the same weights as a run that was never interrupted. With
     ``seconds``, stop at the end of the epoch in which they run out and return None: call again to go on.
+    ``seed`` orders the batches of a ``TensorSource`` without a seed of its own, and all that training draws.
     ``devices`` > 1 trains with DDP.
     The model is left with the best weights.
     """
@@ -61,12 +62,14 @@ def fit(
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):
         raise ValueError(f"stages need different names, not {names}")
-    for number, stage in enumerate(stages):
+    if isinstance(train, TensorSource):
+        train = train.seeded(seed)
+    for number in range(len(stages)):
         if not run.finished(number).exists():
             done = _fit_stage(
                 run,
                 model,
-                stage,
+                stages,
                 number,
                 train,
                 dev,
@@ -91,7 +94,7 @@ def fit(
 def _fit_stage(
     run: Run,
     model: SPEN,
-    stage: Stage,
+    stages: Sequence[Stage],
     number: int,
     train: Source,
     dev: Source,
@@ -104,6 +107,7 @@ def _fit_stage(
     deadline: float,
     state_every: float,
 ) -> bool:
+    stage = stages[number]
     module = StageModule(model, stage, train, dev, metric, seed=seed, stage_number=number, vitals_every=vitals_every)
     keeper = _Keeper(run, stage, number, higher=bool(metric.higher_is_better), deadline=deadline, every=state_every)
     callbacks: list[pl.Callback] = [keeper]
@@ -115,6 +119,8 @@ def _fit_stage(
         # Lightning's advice on loaders, loggers and checkpoints is for its own; ours are deliberate.
         warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=UserWarning)
         warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=FutureWarning)
+        if devices > 1:  # a process may have no development batch of its own
+            warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
         warnings.filterwarnings("always", category=DeadEnergyWarning)
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
         trainer = pl.Trainer(
@@ -135,8 +141,8 @@ def _fit_stage(
             use_distributed_sampler=False,
         )
         state = run.state(number)
-        if stage.keep_start and number and not state.exists() and trainer.is_global_zero:
-            keeper.start_from(number - 1)
+        if stage.keep_start and number and not state.exists():
+            keeper.start_from([before.name for before in stages[:number]], write=trainer.is_global_zero)
         with _interruptible(), flushed_denormals():
             trainer.fit(module, ckpt_path=str(state) if state.exists() else None)
     if trainer.interrupted:
@@ -183,10 +189,12 @@ class _Keeper(pl.Callback):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best, self.best_epoch, self.seconds = (state_dict[k] for k in ("best", "best_epoch", "seconds"))
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, StageModule)
         if self._finished(trainer.current_epoch - 1, pl_module):
             trainer.should_stop = True  # killed between the last state and the mark that the stage is done
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._began = time.monotonic()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -227,12 +235,17 @@ class _Keeper(pl.Callback):
             trainer.save_checkpoint(self.run.state(self.number))
             self._written = time.monotonic()
 
-    def start_from(self, before: int) -> None:
-        """The best of the stage before counts as the epoch before the first."""
-        name = [e["stage"] for e in self.run.metrics()][-1]
-        scores = [e["dev"] for e in self.run.metrics() if e["stage"] == name]
-        self.best, self.best_epoch = (max if self.higher else min)(scores), -1
-        save_weights(load_weights(self.run.best(before)), self.run.best(self.number))
+    def start_from(self, before: Sequence[str], *, write: bool) -> None:
+        """The best of the stage before counts as the epoch before the first; it may itself be of an earlier stage.
+
+        The file may hold epochs of this stage already: those of a process that died before it wrote a state.
+        """
+        scores = [e["dev"] for e in self.run.metrics() if e["stage"] in before and e["best"]]
+        if not scores:
+            return  # the stages before were taken over from another run
+        self.best, self.best_epoch = scores[-1], -1
+        if write:
+            save_weights(load_weights(self.run.best(self.number - 1)), self.run.best(self.number))
 
     def write_best(self) -> None:
         """Put the best weights so far into their file."""

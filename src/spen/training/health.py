@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -50,16 +52,30 @@ def explain_non_finite(model: SPEN, x: Any, batch: str) -> NonFinite:
 def term_gradients(model: SPEN, x: Any) -> dict[str, float]:
     """Root mean square of ∂E_k/∂y for every term k: at the prediction or at a point beside it, whichever is larger.
 
-    A data term may rightly vanish at the prediction; a dead one vanishes beside it too.
+    A data term may rightly vanish at the prediction; a dead one vanishes beside it too. Looking changes nothing.
     """
-    with torch.no_grad():
-        features = model.features(x)
-        output = model.minimizer(model.energy, features, model.init(features)).output
-    potential = Potential.of(model.energy, features, identity).detached()
     sizes = {}
-    for name, term, _ in terms_of(model.energy):
-        sizes[name] = max(_gradient_size(potential, term, point) for point in (output, _beside(output)))
+    with _as_it_predicts(model):
+        with torch.no_grad():
+            features = model.features(x)
+            output = model.minimizer(model.energy, features, model.init(features)).output
+        potential = Potential.of(model.energy, features, identity).detached()
+        for name, term, _ in terms_of(model.energy):
+            sizes[name] = max(_gradient_size(potential, term, point) for point in (output, _beside(output)))
     return sizes
+
+
+@contextmanager
+def _as_it_predicts(model: SPEN) -> Iterator[None]:
+    """In eval mode; afterwards every mode and every generator of random numbers is as it was."""
+    modes = {part: part.training for part in model.modules()}
+    with torch.random.fork_rng({p.device for p in model.parameters() if p.is_cuda}):
+        model.eval()
+        try:
+            yield
+        finally:
+            for part, mode in modes.items():
+                part.training = mode
 
 
 def _gradient_size(potential: Potential, term: ScoreFunction, point: Tensor) -> float:
@@ -94,6 +110,12 @@ class Vitals:
         self.silent: dict[str, int] = {}
         self.largest: dict[str, float] = {}
         self.dead: set[str] = set()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"largest": dict(self.largest), "silent": dict(self.silent), "dead": sorted(self.dead)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.largest, self.silent, self.dead = dict(state["largest"]), dict(state["silent"]), set(state["dead"])
 
     def observe(self, sizes: dict[str, float]) -> list[str]:
         """Sentences about the terms that died since the last look."""

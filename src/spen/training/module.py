@@ -15,7 +15,7 @@ from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.training.averaging import WeightAverage
 from spen.training.health import Vitals, explain_non_finite, term_gradients
-from spen.training.sources import Source, stream
+from spen.training.sources import Source, own_batches, stream
 from spen.training.stages import Stage
 from spen.training.timebox import TimeBox
 
@@ -81,7 +81,7 @@ class StageModule(pl.LightningModule):
             self.box.begin()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        parts = {"average": self.average, "box": self.box}
+        parts = {"average": self.average, "box": self.box, "vitals": self.vitals}
         checkpoint["spen"] = {name: part.state_dict() for name, part in parts.items() if part is not None}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -125,6 +125,7 @@ class StageModule(pl.LightningModule):
             self._check()
         if self.vitals_every and self.global_step % self.vitals_every == 0:
             self.reports += self.vitals.observe(term_gradients(self.model, self._batch[0]))
+            self._trajectory = None  # of the look, not of an update
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.average is not None:
@@ -152,20 +153,34 @@ class StageModule(pl.LightningModule):
 
     def scored(self) -> dict[str, Tensor]:
         """A copy of the weights that the development set has scored."""
+        self._exchange()
         weights = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-        return {**weights, **{name: m.clone() for name, m in self.average.means.items()}} if self.average else weights
+        self._exchange()
+        return weights
+
+    def _exchange(self) -> None:
+        """Put the means in the place of the weights, or back."""
+        if self.average is not None:
+            self.average.swap()
 
     def on_validation_start(self) -> None:
-        if self.average is not None:
-            self.average.swap()
+        self._exchange()
 
     def on_validation_end(self) -> None:
-        if self.average is not None:
-            self.average.swap()
+        self._exchange()
 
     def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
         x, target = batch
-        self.metric.update(self.stage.objective.predict(self.model, x), target)
+        y = self.stage.objective.predict(self.model, x)  # of a repeat, too: processes go through the model in step
+        if index < self._scored():
+            self.metric.update(y, target)
+
+    def _scored(self) -> int:
+        """How many development batches count in this process."""
+        own = own_batches(self.sources[1], self.trainer.global_rank, self.trainer.world_size)
+        # Lists of several processes can be joined only where each has seen something.
+        lists = any(isinstance(state, list) for state in self.metric.metric_state.values())
+        return max(own, 1) if lists else own
 
     def on_validation_epoch_end(self) -> None:
         score = self.metric.compute()

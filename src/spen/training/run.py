@@ -66,8 +66,12 @@ class Run:
         key = (entry.get("stage"), entry.get("epoch"))
         if any((e.get("stage"), e.get("epoch")) == key for e in self.metrics()):
             return
-        with open(self.folder / "metrics.jsonl", "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        with open(self.folder / "metrics.jsonl", "a+b") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a line cut short by a crash must not swallow this one
+                    file.write(b"\n")
+            file.write(json.dumps(entry).encode() + b"\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a line cut short by a crash is left out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +13,11 @@ from spen import trees
 
 
 class Source(Protocol):
-    """Batches (x, target) of one epoch, for one of ``world`` processes. The same arguments give the same batches."""
+    """Batches (x, target) of one epoch, for one of ``world`` processes. The same arguments give the same batches.
+
+    Every process gets as many, so the last ones may repeat others. A source that has a method ``own(rank, world)``
+    says how many do not: the rest are not scored.
+    """
 
     def batches(self, epoch: int, rank: int, world: int) -> Iterator[tuple[Any, Any]]: ...
 
@@ -21,15 +26,29 @@ class Source(Protocol):
         ...
 
 
+def own_batches(source: Source, rank: int, world: int) -> int:
+    """How many batches of a process, from its first on, are no repeats of others."""
+    own = getattr(source, "own", None)
+    return source.count(world) if own is None else own(rank, world)
+
+
 class TensorSource:
     """Examples held in memory as trees of batch-first tensors.
 
-    ``shuffle`` draws a new order each epoch; a last batch that cannot be shared equally is dropped only if
-    ``drop_last``. With several processes each takes its share of every batch of ``batch_size · world`` examples.
+    ``shuffle`` draws a new order each epoch, from ``seed`` or, if none is given, from that of the run. A last batch
+    that cannot be shared equally is dropped only if ``drop_last``. With several processes each takes its share of every
+    batch of ``batch_size · world`` examples.
     """
 
     def __init__(
-        self, x: Any, target: Any, batch_size: int, *, shuffle: bool = True, drop_last: bool = False, seed: int = 0
+        self,
+        x: Any,
+        target: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int | None = None,
     ) -> None:
         self.x, self.target = x, target
         self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
@@ -40,12 +59,20 @@ class TensorSource:
             raise ValueError(f"a batch has at least one example, not {batch_size}")
         (self.size,) = sizes
 
+    def seeded(self, seed: int) -> TensorSource:
+        """This source with the seed of a run, unless it was given one of its own."""
+        if self.seed is not None:
+            return self
+        other = copy(self)
+        other.seed = seed
+        return other
+
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
         order = self._order(epoch)
         stride = self.batch_size * world
         for k in range(self.count(world)):
             rows = order[k * stride + rank * self.batch_size : k * stride + (rank + 1) * self.batch_size]
-            if not len(rows):  # a last batch too small to share: every process must still take part in the step
+            if k >= self.own(rank, world):  # too few to share: every process must still take part in the step
                 rows = order[-self.batch_size :]
             yield trees.select(self.x, rows), trees.select(self.target, rows)
 
@@ -53,10 +80,14 @@ class TensorSource:
         stride = self.batch_size * world
         return self.size // stride if self.drop_last else -(-self.size // stride)
 
+    def own(self, rank: int, world: int) -> int:
+        """How many of its batches are no repeats."""
+        return min(self.count(world), len(range(rank, -(-self.size // self.batch_size), world)))
+
     def _order(self, epoch: int) -> Tensor:
         if not self.shuffle:
             return torch.arange(self.size)
-        return torch.randperm(self.size, generator=torch.Generator().manual_seed(stream(self.seed, epoch)))
+        return torch.randperm(self.size, generator=torch.Generator().manual_seed(stream(self.seed or 0, epoch)))
 
 
 def stream(*numbers: int) -> int:

@@ -243,6 +243,7 @@ def test_frames_come_once_each_and_processes_share_them() -> None:
     assert [len(x.image) for x, _ in source.batches(0)] == [2, 1]
     assert source.count(2) == 1
     assert [len(next(iter(source.batches(0, rank, 2)))[0].image) for rank in (0, 1)] == [2, 1]
+    assert [(source.count(3), source.own(rank, 3)) for rank in range(3)] == [(1, 1), (1, 1), (1, 0)]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])

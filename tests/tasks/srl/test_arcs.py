@@ -80,6 +80,8 @@ def test_processes_share_the_batches() -> None:
     assert {len(share) for share in shares} == {source.count(3)}
     together = [rows for step in zip(*shares, strict=True) for rows in step]
     assert together[: source.count(1)] == [rows.tolist() for rows in source.plan(0)]
+    own = [rows for rank, share in enumerate(shares) for rows in share[: source.own(rank, 3)]]
+    assert sorted(own) == sorted(rows.tolist() for rows in source.plan(0))
 
 
 def test_sentences_without_arcs_are_counted() -> None:

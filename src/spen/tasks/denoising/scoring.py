@@ -100,7 +100,15 @@ class FrameSource:
             yield self._kept[min(k * world + rank, len(self._kept) - 1)]
 
     def count(self, world: int = 1) -> int:
-        return math.ceil(math.ceil(len(self.frames) / self.batch_size) / world)
+        return math.ceil(self._batches / world)
+
+    def own(self, rank: int, world: int) -> int:
+        """How many of its batches are no repeats."""
+        return len(range(rank, self._batches, world))
+
+    @property
+    def _batches(self) -> int:
+        return math.ceil(len(self.frames) / self.batch_size)
 
     def _batch(self, first: int) -> tuple[Any, Any]:
         frames = [self.frames.frame(i) for i in range(first, min(first + self.batch_size, len(self.frames)))]

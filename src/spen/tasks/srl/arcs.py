@@ -180,6 +180,10 @@ class ArcSource:
     def count(self, world: int = 1) -> int:
         return -(-self._count // world)
 
+    def own(self, rank: int, world: int) -> int:
+        """How many of its batches are no repeats."""
+        return len(range(rank, self._count, world))
+
 
 def scatter_labels(
     corpus: ArcCorpus,

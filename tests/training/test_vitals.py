@@ -1,0 +1,73 @@
+"""Watching the terms of an energy: it changes nothing, and goes on after an interruption."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from spen.objectives import EndToEnd, squared_error
+from spen.training import DeadEnergyWarning, fit, joint
+from spen.training.health import Vitals, term_gradients
+from tests.training import toy
+
+
+def test_vitals_go_on_where_they_stopped() -> None:
+    first, second = Vitals(looks=2), Vitals(looks=2)
+    first.observe({"old": 1.0})
+    first.observe({"old": 0.0})
+    with pytest.warns(DeadEnergyWarning, match="'old' of the energy is dead"):
+        first.observe({"old": 0.0})
+    first.observe({"old": 0.0, "prior": 4.0})
+    first.observe({"old": 0.0, "prior": 0.0})
+    second.load_state_dict(first.state_dict())
+    assert second.state_dict() == {
+        "largest": {"old": 1.0, "prior": 4.0},
+        "silent": {"old": 4, "prior": 1},
+        "dead": ["old"],
+    }
+    with pytest.warns(DeadEnergyWarning, match=r"'prior' of the energy is dead: its gradient in y fell from 4.0e\+00"):
+        assert len(second.observe({"old": 0.0, "prior": 1e-9})) == 1
+
+
+def test_an_interrupted_run_records_the_same(tmp_path: Path) -> None:
+    whole = toy.train(tmp_path / "whole")
+    assert whole is not None
+    while (parts := toy.train(tmp_path / "parts", seconds=0.0)) is None:
+        pass
+    expected, found = ([{k: v for k, v in e.items() if k != "seconds"} for e in r.metrics()] for r in (whole, parts))
+    assert found == expected
+    assert set(expected[-1]["terms"]) == {"local", "prior", "entropy"}
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(6)], ids=["dropout", "batch norm"])
+def test_a_look_changes_nothing_that_is_trained(tmp_path: Path, layer: nn.Module) -> None:
+    def trained(every: int) -> dict[str, list[float]]:
+        train, dev = toy.build_data()
+        model = toy.build_model()
+        model.features = nn.Sequential(layer, *model.features)
+        model.features[0].load_state_dict(start)
+        stage = joint(EndToEnd(squared_error), epochs=2)
+        out = tmp_path / str(every)
+        options = {"out": out, "accelerator": "cpu", "progress": False, "vitals_every": every}
+        run = fit(model, [stage], train, dev, toy.MSE(), **options)  # type: ignore[arg-type]
+        assert run is not None
+        return {name: value.tolist() for name, value in run.load().items()}
+
+    start = {name: value.clone() for name, value in layer.state_dict().items()}
+    assert trained(0) == trained(3)
+
+
+def test_a_look_leaves_every_mode_and_the_generator_as_they_were() -> None:
+    model = toy.build_model().train()
+    model.energy.eval()
+    modes = [part.training for part in model.modules()]
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    first = term_gradients(model, torch.ones(4, 6))
+    assert torch.equal(torch.rand(3), expected)
+    assert [part.training for part in model.modules()] == modes
+    assert term_gradients(model, torch.ones(4, 6)) == first
