@@ -239,6 +239,13 @@ def test_stages_need_names_of_their_own(tmp_path: Path) -> None:
         fit(toy.build_model(), stages, source, dev, toy.MSE(), out=tmp_path, accelerator="cpu")
 
 
+def test_a_stage_of_so_many_seconds_needs_one_clock(tmp_path: Path) -> None:
+    source, dev = toy.build_data()
+    stages = [joint(EndToEnd(squared_error), epochs=1, seconds=5.0)]
+    with pytest.raises(ValueError, match="a stage that lasts so many seconds needs devices=1: clocks and schedules"):
+        fit(toy.build_model(), stages, source, dev, toy.MSE(), out=tmp_path / "run", accelerator="cpu", devices=2)
+
+
 class Explosive(Energy):
     """Finite for ten descents, then log of a negative number for one example."""
 

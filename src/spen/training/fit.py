@@ -62,6 +62,8 @@ def fit(
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):
         raise ValueError(f"stages need different names, not {names}")
+    if devices > 1 and any(stage.seconds is not None for stage in stages):
+        raise ValueError("a stage that lasts so many seconds needs devices=1: clocks and schedules of several differ")
     if isinstance(train, TensorSource):
         train = train.seeded(seed)
     for number in range(len(stages)):
@@ -225,11 +227,14 @@ class _Keeper(pl.Callback):
         pl_module.reports.clear()
         if self.best is None:
             raise RuntimeError(f"the development score of stage {self.stage.name!r} is not a number in epoch {epoch}")
+        now = time.monotonic()
+        # Each process has a clock of its own; that of the first decides for all.
+        late, due = trainer.strategy.broadcast((now > self.deadline, now - self._written >= self.every))
         if self._finished(epoch, pl_module):
             trainer.should_stop = True
-        elif time.monotonic() > self.deadline and epoch + 1 < self.stage.epochs:
+        elif late and epoch + 1 < self.stage.epochs:
             self.out_of_time = trainer.should_stop = True
-        if self.out_of_time or time.monotonic() - self._written >= self.every:
+        if self.out_of_time or due:
             # The state names the best epoch, so that epoch's weights are there before it.
             self.write_best()
             trainer.save_checkpoint(self.run.state(self.number))
