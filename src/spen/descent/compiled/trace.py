@@ -147,7 +147,7 @@ class Program:
 
 def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], potential: Potential) -> GraphModule:
     try:
-        return simplified(_pure(make_fx(function)(*inputs)))
+        return simplified(_pure(make_fx(function, decomposition_table=_WITH_MEMORY)(*inputs)))
     except NotTwiceDifferentiable:
         raise
     except Exception as error:
@@ -156,6 +156,20 @@ def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], potenti
             f"the energy {type(potential.energy).__name__} cannot be traced: {reason[:300]} "
             "Use the strategy inside Compiled by itself"
         ) from error
+
+
+def _with_memory(operation: Callable[..., Tensor]) -> Callable[..., Any]:
+    def applied(tensor: Tensor, *others: Any) -> Any:
+        if not tensor._is_zerotensor():
+            return NotImplemented  # traced as it is
+        return operation(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device), *others)
+
+    return applied
+
+
+# The tangent of a constant is a tensor of zeros without memory, which torch hands to these kernels all the same while
+# it traces: the process would crash.
+_WITH_MEMORY = {o: _with_memory(o) for o in (torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar)}
 
 
 def _pure(program: GraphModule) -> GraphModule:
