@@ -45,3 +45,57 @@ def test_activations_of_constants_agree_with_exact(activation: nn.Module, keep: 
     energy, x = Context(activation).double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
     found = gradients(energy, Compiled(patience=0, keep=keep), x, torch.zeros_like(x))
     assert distance(found, gradients(energy, Exact(), x, torch.zeros_like(x))) < 1e-12
+
+
+class Planes(Energy):
+    """A convolution whose result is read as a vector, in one of several ways."""
+
+    def __init__(self, read: Callable[[Tensor], Tensor], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 8, 3, padding=1)
+        self.norm = nn.Identity() if norm is None else norm
+        self.read = read
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        return self.read(self.norm(F.softplus(self.layer(y)))) + (y - x).flatten(1).square().sum(1)
+
+
+READINGS: dict[str, Callable[[], Planes]] = {
+    "flatten": lambda: Planes(lambda h: h.flatten(1).square().sum(1)),
+    "reshape": lambda: Planes(lambda h: h.reshape(len(h), -1).square().sum(1)),
+    "unflatten": lambda: Planes(lambda h: h.unflatten(1, (2, 4)).logsumexp(2).sum((1, 2, 3))),
+    "norm": lambda: Planes(lambda h: h.tanh().sum((1, 2, 3)), nn.GroupNorm(2, 8)),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize(
+    "strategy", [Compiled(patience=0), Compiled(patience=0, keep=True), Compiled(Checkpointed(), patience=0)], ids=str
+)
+def test_a_convolution_may_be_read_in_any_shape(reading: str, strategy: Compiled) -> None:
+    torch.manual_seed(0)
+    energy, x = READINGS[reading](), torch.randn(3, 2, 6, 7)
+    assert distance(gradients(energy, strategy, x, x), gradients(energy, Exact(), x, x)) < 1e-5
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_the_layout_of_inputs_may_change(fuse: bool) -> None:
+    torch.manual_seed(0)
+    energy, strategy = READINGS["flatten"](), Compiled(Checkpointed(), patience=0, fuse=fuse)
+    plain = torch.randn(3, 2, 6, 6)
+    for x in (plain, plain.contiguous(memory_format=torch.channels_last)):
+        for features, start in ((x, plain), (plain, x)):
+            found = gradients(energy, strategy, features, start)
+            assert distance(found, gradients(energy, Exact(), features, start)) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", [ForwardOverReverse(), Checkpointed(), Compiled(patience=0)], ids=str)
+def test_a_start_may_be_one_vector_for_all(strategy: GradientStrategy) -> None:
+    energy, x = Context(nn.Tanh()).double(), torch.randn(5, 4, dtype=torch.float64)
+    first = torch.randn(4, dtype=torch.float64, requires_grad=True)
+
+    def slope(strategy: GradientStrategy) -> Tensor:
+        y = spen.Minimizer(Reals(), GradientDescent(3, 0.05), strategy)(energy, x, first.expand(5, -1)).output
+        return torch.autograd.grad(y.square().sum(), first)[0]
+
+    torch.testing.assert_close(slope(strategy), slope(Exact()), rtol=1e-12, atol=1e-12)

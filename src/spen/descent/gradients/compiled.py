@@ -163,7 +163,7 @@ def _again(options: dict[str, Any]) -> Compiled:
 
 def _key(descend: Descend, potential: Potential, start: Tensor) -> Key:
     leaves, spec = pytree.tree_flatten(potential.features)
-    features = tuple(_signature(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    features = tuple((_signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     tensors, numbers = [], []
     for whole in (potential.energy, descend.rule, descend.domain):
         for part in whole.modules():  # once: this is asked for at every batch
