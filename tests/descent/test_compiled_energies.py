@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spen
+from spen.descent.compiled import NotTraceable
 from spen.domains import Reals
 from spen.energies import Energy
 from spen.gradients import Checkpointed, Compiled, Exact, ForwardOverReverse
@@ -99,3 +102,84 @@ def test_a_start_may_be_one_vector_for_all(strategy: GradientStrategy) -> None:
         return torch.autograd.grad(y.square().sum(), first)[0]
 
     torch.testing.assert_close(slope(strategy), slope(Exact()), rtol=1e-12, atol=1e-12)
+
+
+class Plain(Energy):
+    """Attributes that are neither parameters nor buffers nor numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.0, 4, dtype=torch.float64))
+        self.scale = torch.tensor(1.0, dtype=torch.float64)
+        self.act: Callable[[Tensor], Tensor] = torch.tanh
+        self.bend: Callable[[Tensor], Tensor] | None = None
+        self.seen: Tensor | None = None
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        self.seen = y.detach()
+        energies = (self.weight * self.act(self.scale * y)).sum(1) + (y - x).square().sum(1)
+        return energies if self.bend is None else self.bend(energies)
+
+    def twice(self, energies: Tensor) -> Tensor:
+        return energies + energies
+
+
+def _replaced(energy: Plain, name: str) -> None:
+    match name:
+        case "tensor":
+            energy.scale = torch.tensor(3.0, dtype=torch.float64)
+        case "in place":
+            energy.scale.fill_(3.0)
+        case "function":
+            energy.act = torch.sin
+        case "from None":
+            energy.bend = energy.twice
+
+
+@pytest.mark.parametrize("name", ["tensor", "in place", "function", "from None"])
+def test_a_replaced_attribute_is_seen(name: str) -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    before = gradients(energy, strategy, x, x)
+    _replaced(energy, name)
+    found = gradients(energy, strategy, x, x)
+    assert distance(found, before) > 1e-3
+    assert distance(found, gradients(energy, Exact(), x, x)) < 1e-12
+
+
+def test_a_successor_at_the_same_address_is_another() -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    for scale in (1.0, 2.0, 3.0, 4.0):
+        energy.scale = torch.tensor(scale, dtype=torch.float64)  # the one before is freed
+        assert distance(gradients(energy, strategy, x, x), gradients(energy, Exact(), x, x)) < 1e-12
+
+
+def test_what_an_energy_notes_of_its_own_asks_for_no_new_program() -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    minimizer = spen.Minimizer(Reals(), GradientDescent(3, 0.05), strategy)
+    for _ in range(3):
+        minimizer(energy, x, x).output.sum().backward()
+    assert len(strategy._programs[energy]) == 1
+
+
+def test_programs_do_not_keep_their_energy_alive() -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    energy.bend = energy.twice
+    gradients(energy, strategy, x, x)
+    del energy
+    gc.collect()
+    assert len(strategy._programs) == 0
+
+
+class Scored(Energy):
+    """Features with a number that is no tensor."""
+
+    def forward(self, y: Tensor, features: dict[str, Any]) -> Tensor:
+        return float(features["scale"]) * (y - features["x"]).square().sum(1)
+
+
+def test_an_array_among_the_features_is_refused() -> None:
+    x, energy = torch.randn(3, 4), Scored()
+    found = gradients(energy, Compiled(patience=0), {"x": x, "scale": np.float64(2.0)}, x)
+    assert distance(found, gradients(energy, Exact(), {"x": x, "scale": 2.0}, x)) < 1e-6
+    with pytest.raises(NotTraceable, match=r"a feature is a numpy\.ndarray, which a program cannot tell from"):
+        gradients(energy, Compiled(patience=0), {"x": x, "scale": np.array(2.0)}, x)
