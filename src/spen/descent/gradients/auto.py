@@ -6,10 +6,11 @@ import math
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +133,15 @@ class Auto(GradientStrategy):
         if self._latest is None:
             return "Auto has not chosen yet: it measures on the first batch that is trained on"
         return str(self._latest)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Auto:
+        return self.__class__(**self._options())  # choices belong to the energy they were made for
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(self.__class__, **self._options()), ()
+
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("tolerance", "repeats", "compiled", "patience")}
 
     def __repr__(self) -> str:
         given = "" if self.compiled is None else f", compiled={self.compiled}"
