@@ -123,7 +123,9 @@ class Auto(GradientStrategy):
         if known is None or known.waiting == 0:
             waits = self.patience if known is None and self.compiled is None and _programs_wait(start.device) else -1
             trial = _Trial(descend, potential, start, self.tolerance, self.repeats)
-            known = remembered[key] = _Remembered(trial.choice(False if waits > 0 else self.compiled), waits)
+            with _put_back(descend, potential, start.device):
+                choice = trial.choice(False if waits > 0 else self.compiled)
+            known = remembered[key] = _Remembered(choice, waits)
         known.waiting -= 1
         self._latest = known.choice
         return self._latest
@@ -178,6 +180,19 @@ def _programs(compiled: bool | None, device: torch.device, kept: int) -> list[Gr
     return found
 
 
+@contextmanager
+def _put_back(descend: Descend, potential: Potential, device: torch.device) -> Iterator[None]:
+    """Leave random numbers and buffers as they were: a trial is not a part of training."""
+    parts = [part for whole in (potential.energy, descend.rule, descend.domain) for part in whole.modules()]
+    held = [(p._buffers, n, b, b._version, b.clone()) for p in parts for n, b in p._buffers.items() if b is not None]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    with torch.no_grad():
+        for buffers, name, buffer, version, value in held:
+            if buffers[name] is not buffer or buffer._version != version:
+                buffers[name] = buffer.copy_(value)
+
+
 @dataclass
 class _Trial:
     """The batch on which candidates are measured, and what is known of them so far."""
@@ -221,7 +236,7 @@ class _Trial:
             if isinstance(strategy, Compiled):
                 self._once(strategy)  # the program is made
             gradients = self._once(strategy, kept)
-        except (RuntimeError, NotImplementedError, ValueError) as error:
+        except Exception as error:
             return Measurement(strategy, None, None, _first_sentence(error))
         if isinstance(strategy, Compiled) and self.start.device.type == "cuda":
             for _ in range(2):  # a graph is captured on the third descent: only then is it what training will meet
@@ -275,7 +290,7 @@ def _is_exact(strategy: GradientStrategy) -> bool:
 def _training_step(
     strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor, kept: _Kept | None = None
 ) -> list[Tensor]:
-    """Gradients of a fixed weighted sum of the outputs, touching nobody's .grad, F's graph or random state.
+    """Gradients of a fixed weighted sum of the outputs, touching nobody's .grad or F's graph.
 
     ``kept`` watches the forward pass. Not the backward pass: there, hooks on saved tensors and forward mode together
     would make cycles that nobody collects.
