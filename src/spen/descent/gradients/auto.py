@@ -113,6 +113,8 @@ class Auto(GradientStrategy):
         self._latest: Choice | None = None
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        if start.shape[0] == 0:  # nothing can be measured on it, and every energy allows this one
+            return FiniteDifference(1.0).run(descend, potential, start)
         return self.choose(descend, potential, start).strategy.run(descend, potential, start)
 
     def choose(self, descend: Descend, potential: Potential, start: Tensor) -> Choice:

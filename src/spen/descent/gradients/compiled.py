@@ -82,7 +82,7 @@ class Compiled(GradientStrategy):
         )
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        if torch.is_autocast_enabled(start.device.type):
+        if torch.is_autocast_enabled(start.device.type) or start.shape[0] == 0:
             return self.through.run(descend, potential, start)
         program = self._program(descend, potential, start)
         if program is None:
