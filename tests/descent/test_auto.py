@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import io
+import pickle
 import re
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 import spen
 from spen.descent.compiled.trace import Program
 from spen.descent.gradients import auto as module
+from spen.descent.loop import Descend
+from spen.descent.potential import Potential
 from spen.domains import Reals
 from spen.energies import Energy
 from spen.gradients import Auto, Compiled, Exact, FiniteDifference, GradientStrategy
@@ -230,3 +236,73 @@ def test_a_trial_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     assert len(watchers) >= 7
     assert max(w.now for w in watchers) < 0.01 * max(w.most for w in watchers)
+
+
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_model_that_has_chosen_can_be_copied_and_saved(batches: int) -> None:
+    energy, auto = prior(), Auto(0.02, repeats=1, compiled=False, patience=7)
+    minimizer, x = spen.Minimizer(Reals(), Momentum(2, 0.02), auto), torch.rand(2, 1, 8, 9)
+    model = spen.SPEN(features=nn.Identity(), init=nn.Identity(), energy=energy, minimizer=minimizer)
+    for _ in range(batches):
+        model(x).output.sum().backward()
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for again in (torch.load(file, weights_only=False), copy.deepcopy(model)):
+        found = again.minimizer.gradient
+        assert (found.tolerance, found.repeats, found.compiled, found.patience) == (0.02, 1, False, 7)
+        assert found.explain() == "Auto has not chosen yet: it measures on the first batch that is trained on"
+        torch.testing.assert_close(again(x).output, model(x).output)
+
+
+def test_a_trajectory_can_be_saved() -> None:
+    energy, x = prior(), torch.rand(2, 1, 8, 9)
+    with torch.no_grad():
+        trajectory = spen.Minimizer(Reals(), Momentum(2, 0.02))(energy, x, x)
+    again = pickle.loads(pickle.dumps(trajectory))
+    torch.testing.assert_close(again.energies, trajectory.energies)
+
+
+class Failing(Energy):
+    """An energy that forward mode meets with an error of a kind of its own."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.weight, self.error = nn.Parameter(torch.ones(())), error
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        if forward_ad.unpack_dual(y).tangent is not None:
+            raise self.error
+        return self.weight * (y - x).square().square().sum(1)
+
+
+@pytest.mark.parametrize("error", [IndexError("too far"), TypeError("no such thing"), KeyError("too far")])
+def test_a_candidate_that_fails_is_not_chosen_whatever_the_error(error: Exception) -> None:
+    auto, x = Auto(repeats=1, compiled=False), torch.rand(2, 3)
+    gradients(Failing(error), auto, x, steps=2)
+    assert f"ForwardOverReverse(): not possible, {error}\n" in auto.explain()
+
+
+class Noisy(Energy):
+    """Draws random numbers and counts its calls, in a buffer that changes and in one that is replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("others", torch.zeros(()))
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        self.others = self.others + 1
+        return self.weight * (nn.functional.dropout(y, 0.5) - x).square().sum(1)
+
+
+def test_a_trial_leaves_random_numbers_and_buffers_as_they_were() -> None:
+    energy, x, auto = Noisy(), torch.rand(2, 3), Auto(tolerance=1e9, repeats=1, compiled=False)
+    descend, potential = Descend(Reals(), Momentum(2, 0.02)), Potential.of(energy, x)
+    before, others = torch.get_rng_state(), energy.others
+    auto.choose(descend, potential, torch.zeros_like(x))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (float(energy.calls), float(energy.others)) == (0, 0)
+    assert energy.others is others

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spen.batch import flat
 from spen.descent.gradients.implicit import Implicit
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential, check_features, identity
@@ -101,8 +102,8 @@ class _Bundle:
         for t in range(self.rule.steps):
             slope, height = convex.gradient(y)
             path.energies.append(height + self.temperature * weigh(y, None))
-            slopes.append(slope.flatten(1).double())
-            offsets.append(height.double() - (slope.double() * y.double()).flatten(1).sum(1))
+            slopes.append(flat(slope).double())
+            offsets.append(height.double() - flat(slope.double() * y.double()).sum(1))
             found = self._solve(torch.stack(slopes, 1), torch.stack(offsets, 1), y)
             moved = found.y.view_as(y).to(y.dtype)
             done = path.converged.view(-1, *[1] * (y.dim() - 1))

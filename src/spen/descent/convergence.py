@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from spen.batch import flat
+
 
 class RelativeChange:
     """‖y_t − y_{t−1}‖ ≤ tolerance · ‖y_{t−1}‖, for each example."""
@@ -14,8 +16,8 @@ class RelativeChange:
         self.tolerance = tolerance
 
     def converged(self, before: Tensor, after: Tensor) -> Tensor:
-        change = (after - before).flatten(1).norm(dim=1)
-        return change <= self.tolerance * before.flatten(1).norm(dim=1)
+        change = flat(after - before).norm(dim=1)
+        return change <= self.tolerance * flat(before).norm(dim=1)
 
     def __repr__(self) -> str:
         return f"RelativeChange({self.tolerance})"

@@ -59,6 +59,8 @@ class Minimizer(nn.Module):
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())
         if torch.is_grad_enabled() and any(t.requires_grad for t in learns):
-            return self.gradient.run(descend, potential, start)
+            # An Init that expands one vector returns rows that share memory: no derivative can be written into them.
+            own = start.contiguous() if 0 in start.stride() else start
+            return self.gradient.run(descend, potential, own)
         with torch.no_grad():
             return descend(potential.detached(), start)

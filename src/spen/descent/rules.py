@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.positive import Positive
 from spen.protocols import State, StepRule
 
@@ -90,7 +91,7 @@ class LBFGS(StepRule):
         after = (*state, z, gradient)[-2 * (self.memory + 1) :]
         points, gradients = after[0::2], after[1::2]
         pairs = [self._pair(points[i + 1] - points[i], gradients[i + 1] - gradients[i]) for i in range(len(points) - 1)]
-        direction = gradient.flatten(1)
+        direction = flat(gradient)
         alphas = []
         for s, r, inverse, _ in reversed(pairs):
             alpha = inverse * _dot(s, direction)
@@ -105,7 +106,7 @@ class LBFGS(StepRule):
         return after[-1]
 
     def _pair(self, step: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        s, r = step.flatten(1), change.flatten(1)
+        s, r = flat(step), flat(change)
         curvature = _dot(s, r)
         good = curvature.detach() > 1e-10 * (_dot(s, s) * _dot(r, r)).detach().sqrt()
         inverse = torch.where(good, 1 / torch.where(good, curvature, torch.ones_like(curvature)), 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -50,11 +50,6 @@ class Trajectory:
     ) -> Trajectory:
         """What a descent of at most ``steps`` steps left behind, with the energy that scores its answer."""
         plain = Potential(potential.energy, trees.tree_map(Tensor.detach, potential.features), identity)
-
-        def score(output: Tensor) -> Tensor:
-            with torch.no_grad():
-                return plain(output)
-
         return cls(
             domain.output(domain.enter(start)),
             path.outputs,
@@ -63,7 +58,7 @@ class Trajectory:
             converged=path.converged,
             energies=path.energies,
             gradients=path.gradients if gradients else None,
-            score=score,
+            score=partial(_scored, plain),
         )
 
     @property
@@ -101,3 +96,8 @@ class Trajectory:
             f"Trajectory(output={tuple(self.output.shape)}, steps={len(self.outputs)}, "
             f"steps_used={self.steps_used.tolist() if self.steps_used.numel() <= 8 else 'of each example'})"
         )
+
+
+def _scored(potential: Potential, output: Tensor) -> Tensor:
+    with torch.no_grad():
+        return potential(output)

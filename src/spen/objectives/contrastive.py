@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.describe import as_called
 from spen.model import SPEN
@@ -56,7 +57,7 @@ class Langevin(Sampler):
         return _accept(log_ratio, proposal, z)
 
     def _log_density(self, start: Tensor, slope: Tensor, end: Tensor) -> Tensor:
-        return -(end - start + self.rate * slope).square().flatten(1).sum(1) / (4 * self.rate)
+        return -flat((end - start + self.rate * slope).square()).sum(1) / (4 * self.rate)
 
 
 class Hamiltonian(Sampler):
@@ -136,7 +137,7 @@ def _accept(log_ratio: Tensor, proposal: Tensor, z: Tensor) -> Tensor:
 
 
 def _kinetic(speed: Tensor) -> Tensor:
-    return 0.5 * speed.square().flatten(1).sum(1)
+    return 0.5 * flat(speed.square()).sum(1)
 
 
 def _checked(steps: int, rate: float) -> tuple[int, float]:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spen.batch import flat
 from spen.domains import Box, Reals, Simplex
 from spen.protocols import Domain, Energy, Features
 
@@ -54,7 +55,7 @@ class Logistic(Coordinates):
         return torch.sigmoid(z)
 
     def log_volume(self, z: Tensor) -> Tensor:
-        return (F.logsigmoid(z) + F.logsigmoid(-z)).flatten(1).sum(1)
+        return flat(F.logsigmoid(z) + F.logsigmoid(-z)).sum(1)
 
 
 class AdditiveLogistic(Coordinates):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.objectives.together import Together
@@ -103,4 +104,4 @@ def _change(trajectory: Trajectory) -> Tensor:
 
 def _norm(x: Tensor) -> Tensor:
     # √(‖x‖² + tiny): the norm's derivative at 0, where a converged example is, would be NaN.
-    return (x.flatten(1).square().sum(1) + 1e-24).sqrt()
+    return (flat(x).square().sum(1) + 1e-24).sqrt()

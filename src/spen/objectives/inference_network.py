@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.losses import per_example
@@ -69,7 +70,7 @@ class InferenceNetwork(Objective):
         else:
             potential = Potential.of(LossAugmented(model.energy, self._cost), (features, target), identity)
         slope, _ = potential.detached().gradient(answer)
-        return (slope * answer).flatten(1).sum(1).mean()
+        return flat(slope * answer).sum(1).mean()
 
     def _cost(self, y: Tensor, target: Any) -> Tensor:
         return per_example(self.loss, y, target, "an inference network")

@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.protocols import Loss
 
 
 def squared_error(y: Tensor, target: Tensor) -> Tensor:
     """Mean over coordinates of (y − y*)²."""
-    return (y - target).square().flatten(1).mean(1)
+    return flat((y - target).square()).mean(1)
 
 
 def log_loss(y: Tensor, target: Tensor) -> Tensor:
@@ -22,7 +23,7 @@ def log_loss(y: Tensor, target: Tensor) -> Tensor:
 
 def binary_log_loss(y: Tensor, target: Tensor) -> Tensor:
     """−Σ y* log y + (1 − y*) log(1 − y) over the coordinates of a box."""
-    return -(target * _log(y) + (1 - target) * _log(1 - y)).flatten(1).sum(1)
+    return -flat(target * _log(y) + (1 - target) * _log(1 - y)).sum(1)
 
 
 def per_example(loss: Loss, y: Tensor, target: Any, who: str) -> Tensor:  # (B,)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
@@ -31,9 +32,9 @@ class ScoreMatching(Objective):
         with torch.enable_grad():
             point = z.detach().requires_grad_()
             slope, _ = potential.differentiable_gradient(point)
-            bends = [(row * v).flatten(1).sum(1) for row, v in self._products(slope, point)]
+            bends = [flat(row * v).sum(1) for row, v in self._products(slope, point)]
         trace = sum(bends[1:], bends[0]) / (self.probes or 1)
-        return (0.5 * slope.square().flatten(1).sum(1) - trace).mean()
+        return (0.5 * flat(slope.square()).sum(1) - trace).mean()
 
     def _products(self, slope: Tensor, point: Tensor) -> list[tuple[Tensor, Tensor]]:
         if self.probes is None:
@@ -60,7 +61,7 @@ class DenoisingScoreMatching(Objective):
         potential, z = _in_coordinates(model, x, target if self.truth is None else self.truth(target), self.margin)
         epsilon = torch.randn_like(z)
         slope, _ = potential.differentiable_gradient((z + self.noise * epsilon).detach())
-        return 0.5 * (self.noise * slope - epsilon).square().flatten(1).sum(1).mean()
+        return 0.5 * flat((self.noise * slope - epsilon).square()).sum(1).mean()
 
 
 def _in_coordinates(model: SPEN, x: Any, truth: Tensor, margin: float) -> tuple[Potential, Tensor]:

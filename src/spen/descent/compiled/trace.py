@@ -60,7 +60,7 @@ class Program:
         self._features = len(wants)
         self._per_example = 1 + sum(wants)  # results of the products with one row per example; the others are sums
         whole, _ = next(iter(self.pieces))
-        inputs = self._cut([point.detach(), *self._inputs(potential)], whole, 1 + len(wants))
+        inputs = self._cut([point.detach().contiguous(), *self._inputs(potential)], whole, 1 + len(wants))
         rebuilt = self._rebuilder(potential, wants)
 
         def gradient(at: Tensor, *tensors: Tensor) -> list[Tensor]:
@@ -86,7 +86,7 @@ class Program:
 
     def gradient(self, potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
         """(∇E, E) at a point, and what the product there wants back: takes the place of ``Potential.gradient``."""
-        inputs = [point.detach(), *self._inputs(potential)]
+        inputs = [point.detach().contiguous(), *self._inputs(potential)]
         with torch.no_grad():
             parts = [self._gradient(*self._cut(inputs, rows, 1 + self._features)) for rows, _ in self.pieces]
             joined = [self.pieces.joined([part[i] for part in parts]) for i in range(2)]
@@ -94,7 +94,7 @@ class Program:
 
     def product(self, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Products:
         """H v and ∂⟨v, ∇E⟩: takes the place of the strategy's own product. Nothing ``kept``: it is computed again."""
-        inputs = [point.detach(), direction.contiguous(), *self._inputs(potential)]
+        inputs = [point.detach().contiguous(), direction.contiguous(), *self._inputs(potential)]
         known, here = iter(kept), sum(self._present[: self._per_example])
         rows_of: list[list[Tensor]] = []
         sums: list[Tensor] = []
@@ -147,7 +147,7 @@ class Program:
 
 def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], potential: Potential) -> GraphModule:
     try:
-        return simplified(_pure(make_fx(function)(*inputs)))
+        return simplified(_pure(make_fx(function, decomposition_table=_WITH_MEMORY)(*inputs)))
     except NotTwiceDifferentiable:
         raise
     except Exception as error:
@@ -158,10 +158,29 @@ def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], potenti
         ) from error
 
 
+def _with_memory(operation: Callable[..., Tensor]) -> Callable[..., Any]:
+    def applied(tensor: Tensor, *others: Any) -> Any:
+        if not tensor._is_zerotensor():
+            return NotImplemented  # traced as it is
+        return operation(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device), *others)
+
+    return applied
+
+
+# The tangent of a constant is a tensor of zeros without memory, which torch hands to these kernels all the same while
+# it traces: the process would crash.
+_WITH_MEMORY = {o: _with_memory(o) for o in (torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar)}
+
+
 def _pure(program: GraphModule) -> GraphModule:
-    """Writes into results that nobody looks at later, as new results: the tangent of a softmax is divided in place."""
+    """Writes into results that nobody looks at later, as new results: the tangent of a softmax is divided in place.
+
+    Views become reshapes: what was one piece of memory may not be in another layout.
+    """
     seen: set[Node] = set()
     for node in program.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
         if node.op == "call_function" and writes(node) and _is_last(node, node.args[0], seen):
             name, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
             new = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None

@@ -6,10 +6,11 @@ import math
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +113,8 @@ class Auto(GradientStrategy):
         self._latest: Choice | None = None
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        if start.shape[0] == 0:  # nothing can be measured on it, and every energy allows this one
+            return FiniteDifference(1.0).run(descend, potential, start)
         return self.choose(descend, potential, start).strategy.run(descend, potential, start)
 
     def choose(self, descend: Descend, potential: Potential, start: Tensor) -> Choice:
@@ -122,7 +125,9 @@ class Auto(GradientStrategy):
         if known is None or known.waiting == 0:
             waits = self.patience if known is None and self.compiled is None and _programs_wait(start.device) else -1
             trial = _Trial(descend, potential, start, self.tolerance, self.repeats)
-            known = remembered[key] = _Remembered(trial.choice(False if waits > 0 else self.compiled), waits)
+            with _put_back(descend, potential, start.device):
+                choice = trial.choice(False if waits > 0 else self.compiled)
+            known = remembered[key] = _Remembered(choice, waits)
         known.waiting -= 1
         self._latest = known.choice
         return self._latest
@@ -132,6 +137,15 @@ class Auto(GradientStrategy):
         if self._latest is None:
             return "Auto has not chosen yet: it measures on the first batch that is trained on"
         return str(self._latest)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Auto:
+        return self.__class__(**self._options())  # choices belong to the energy they were made for
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(self.__class__, **self._options()), ()
+
+    def _options(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("tolerance", "repeats", "compiled", "patience")}
 
     def __repr__(self) -> str:
         given = "" if self.compiled is None else f", compiled={self.compiled}"
@@ -166,6 +180,19 @@ def _programs(compiled: bool | None, device: torch.device, kept: int) -> list[Gr
     if compiled and not on_cpu:
         found.append(Compiled(precision=torch.bfloat16, patience=0))
     return found
+
+
+@contextmanager
+def _put_back(descend: Descend, potential: Potential, device: torch.device) -> Iterator[None]:
+    """Leave random numbers and buffers as they were: a trial is not a part of training."""
+    parts = [part for whole in (potential.energy, descend.rule, descend.domain) for part in whole.modules()]
+    held = [(p._buffers, n, b, b._version, b.clone()) for p in parts for n, b in p._buffers.items() if b is not None]
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+    with torch.no_grad():
+        for buffers, name, buffer, version, value in held:
+            if buffers[name] is not buffer or buffer._version != version:
+                buffers[name] = buffer.copy_(value)
 
 
 @dataclass
@@ -211,7 +238,7 @@ class _Trial:
             if isinstance(strategy, Compiled):
                 self._once(strategy)  # the program is made
             gradients = self._once(strategy, kept)
-        except (RuntimeError, NotImplementedError, ValueError) as error:
+        except Exception as error:
             return Measurement(strategy, None, None, _first_sentence(error))
         if isinstance(strategy, Compiled) and self.start.device.type == "cuda":
             for _ in range(2):  # a graph is captured on the third descent: only then is it what training will meet
@@ -265,7 +292,7 @@ def _is_exact(strategy: GradientStrategy) -> bool:
 def _training_step(
     strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor, kept: _Kept | None = None
 ) -> list[Tensor]:
-    """Gradients of a fixed weighted sum of the outputs, touching nobody's .grad, F's graph or random state.
+    """Gradients of a fixed weighted sum of the outputs, touching nobody's .grad or F's graph.
 
     ``kept`` watches the forward pass. Not the backward pass: there, hooks on saved tensors and forward mode together
     would make cycles that nobody collects.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 from spen.descent.compiled.graphs import Recorder
 from spen.descent.compiled.host import for_host
 from spen.descent.compiled.lower import lowered
-from spen.descent.compiled.trace import Flat, Program
+from spen.descent.compiled.trace import Flat, NotTraceable, Program
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
 from spen.descent.gradients.replay import Replayed, replay
 from spen.descent.loop import Descend, Path
@@ -41,8 +42,8 @@ class Compiled(GradientStrategy):
     shrinks in proportion, and time grows a little.
 
     A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
-    after ``shapes`` programs new ones stay plain. Numbers that are not tensors are part of a program: when an
-    attribute of the energy changes, a new one is made. Under autocast the plain strategy runs.
+    after ``shapes`` programs new ones stay plain. Attributes that are no parameters or buffers are part of a program:
+    when one of them is replaced, a new one is made. Under autocast the plain strategy runs.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Compiled(GradientStrategy):
         )
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        if torch.is_autocast_enabled(start.device.type):
+        if torch.is_autocast_enabled(start.device.type) or start.shape[0] == 0:
             return self.through.run(descend, potential, start)
         program = self._program(descend, potential, start)
         if program is None:
@@ -101,8 +102,10 @@ class Compiled(GradientStrategy):
         if met[key] <= self.patience or len(programs) >= self.shapes:
             return None
         on_gpu = start.device.type == "cuda"
-        programs[key] = self._made(descend, potential, start, on_gpu)
-        return programs[key]
+        made = self._made(descend, potential, start, on_gpu)
+        # An energy that notes something while it is traced has other attributes now, and keeps these from here on.
+        programs[_key(descend, potential, start)] = made
+        return made
 
     def _made(self, descend: Descend, potential: Potential, start: Tensor, on_gpu: bool) -> Program | Recorder:
         with torch.no_grad():
@@ -163,7 +166,7 @@ def _again(options: dict[str, Any]) -> Compiled:
 
 def _key(descend: Descend, potential: Potential, start: Tensor) -> Key:
     leaves, spec = pytree.tree_flatten(potential.features)
-    features = tuple(_signature(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    features = tuple((_signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else _fixed(leaf) for leaf in leaves)
     tensors, numbers = [], []
     for whole in (potential.energy, descend.rule, descend.domain):
         for part in whole.modules():  # once: this is asked for at every batch
@@ -177,14 +180,46 @@ _INTERNAL = vars(nn.Module()).keys() - {"training"}
 
 
 def _number(value: Any) -> Any:
-    """An attribute as far as it is made of numbers and words, which a program holds as they were."""
-    if isinstance(value, bool | int | float | str):
+    """An attribute as a program holds it: numbers and words as they were, a tensor or a function by what it is."""
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
         return tuple(_number(v) for v in value)
     if isinstance(value, dict):
         return tuple((str(k), _number(v)) for k, v in value.items())
-    return None
+    return _Same(value)
+
+
+class _Same:
+    """Equal for one object alone. It is not kept alive: it may hold the energy whose programs are remembered."""
+
+    __slots__ = ("found", "number")
+
+    def __init__(self, value: Any) -> None:
+        self.number = id(value)
+        try:
+            self.found: Callable[[], Any] = weakref.ref(value)
+        except TypeError:  # a dtype, a range, a complex number
+            self.found = lambda: value
+
+    def __hash__(self) -> int:
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        # An object that is gone is equal to nothing: its successor may have its address.
+        return isinstance(other, _Same) and (mine := self.found()) is not None and mine is other.found()
+
+
+def _fixed(leaf: Any) -> Any:
+    """A feature that is no tensor, which a program holds as it was."""
+    try:
+        hash(leaf)
+    except TypeError:
+        raise NotTraceable(
+            f"a feature is a {type(leaf).__module__}.{type(leaf).__name__}, which a program cannot tell from another: "
+            "make it a tensor with one row per example, or use the strategy inside Compiled by itself"
+        ) from None
+    return leaf
 
 
 def _signature(tensor: Tensor) -> Key:

@@ -17,7 +17,8 @@ class Exact(GradientStrategy):
     """
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        require_second_derivative(potential, descend, start)
+        if start.shape[0] > 0:
+            require_second_derivative(potential, descend, start)
         return descend(potential, start, Potential.differentiable_gradient)
 
     def __repr__(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.descent.gradients.replay import Replayed
 from spen.descent.gradients.second_order import Products, added, exact_product, nothing
 from spen.descent.potential import Potential, ScoreFunction
@@ -45,8 +46,8 @@ class FiniteDifference(Replayed):
 
     def _difference(self, potential: Potential, point: Tensor, direction: Tensor, energy: ScoreFunction) -> Products:
         radius = self._radius(point.dtype)
-        flat = direction.flatten(1)
-        size = torch.maximum(flat.square().mean(1).sqrt(), flat.abs().amax(1) / _PEAK)
+        rows = flat(direction)
+        size = torch.maximum(rows.square().mean(1).sqrt(), rows.abs().amax(1) / _PEAK)
         reach = torch.where(size > 0, radius / size, 0.0)  # ε_i
         weight = size / (2 * radius)  # 1 / 2ε_i; 0 where there is no direction
         shift = reach.view(-1, *[1] * (direction.dim() - 1)) * direction

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.descent.gradients.checkpointed import Checkpointed
 from spen.descent.gradients.replay import Replayed
 from spen.descent.loop import Descend, Path
@@ -47,7 +48,7 @@ class Implicit(GradientStrategy):
             path = descend(potential.detached(), start.detach())
         missing = int((~path.converged).sum())
         if missing:
-            lost = int((~path.outputs[-1].flatten(1).isfinite().all(1)).sum())
+            lost = int((~flat(path.outputs[-1]).isfinite().all(1)).sum())
             if lost:
                 raise ValueError(
                     f"Implicit needs a minimiser, but {lost} of {len(path.converged)} examples ended in numbers that "
@@ -112,7 +113,7 @@ def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
         return torch.zeros_like(e) if at_point is None else domain.lower(answer, at_point)
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
-        return (a * b).flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
+        return flat(a * b).sum(1).view(-1, *[1] * (a.dim() - 1))
 
     residual = domain.lower(answer, cotangent)
     goal = strategy.tolerance**2 * dot(residual, residual)

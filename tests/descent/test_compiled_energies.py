@@ -1,0 +1,185 @@
+"""Energies and inputs of many kinds: a program gives the gradients of Exact, or says in a sentence why it cannot."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spen
+from spen.descent.compiled import NotTraceable
+from spen.domains import Reals
+from spen.energies import Energy
+from spen.gradients import Checkpointed, Compiled, Exact, ForwardOverReverse
+from spen.protocols import GradientStrategy
+from spen.rules import GradientDescent
+from tests.helpers import distance
+
+
+def gradients(energy: nn.Module, strategy: GradientStrategy, features: Any, start: Tensor) -> Tensor:
+    """The gradients of all parameters and of the start, one after another."""
+    start = start.detach().requires_grad_()
+    y = spen.Minimizer(Reals(), GradientDescent(3, 0.05), strategy)(energy, features, start).output
+    wanted = [*energy.parameters(), start]
+    return torch.cat([g.flatten() for g in torch.autograd.grad(y.square().sum(), wanted)])
+
+
+class Context(Energy):
+    """A network of the features, whose tangents are zeros, times one of y."""
+
+    def __init__(self, activation: nn.Module) -> None:
+        super().__init__()
+        self.context = nn.Sequential(nn.Linear(4, 8), activation)
+        self.layer = nn.Linear(4, 8)
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        return (self.context(x) * self.layer(y).tanh()).sum(1) + y.square().sum(1)
+
+
+@pytest.mark.parametrize("activation", [nn.ELU(), nn.SELU(), nn.CELU(), nn.Softplus()], ids=str)
+@pytest.mark.parametrize("keep", [0.0, 1.0])
+def test_activations_of_constants_agree_with_exact(activation: nn.Module, keep: float) -> None:
+    energy, x = Context(activation).double(), torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    found = gradients(energy, Compiled(patience=0, keep=keep), x, torch.zeros_like(x))
+    assert distance(found, gradients(energy, Exact(), x, torch.zeros_like(x))) < 1e-12
+
+
+class Planes(Energy):
+    """A convolution whose result is read as a vector, in one of several ways."""
+
+    def __init__(self, read: Callable[[Tensor], Tensor], norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(2, 8, 3, padding=1)
+        self.norm = nn.Identity() if norm is None else norm
+        self.read = read
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        return self.read(self.norm(F.softplus(self.layer(y)))) + (y - x).flatten(1).square().sum(1)
+
+
+READINGS: dict[str, Callable[[], Planes]] = {
+    "flatten": lambda: Planes(lambda h: h.flatten(1).square().sum(1)),
+    "reshape": lambda: Planes(lambda h: h.reshape(len(h), -1).square().sum(1)),
+    "unflatten": lambda: Planes(lambda h: h.unflatten(1, (2, 4)).logsumexp(2).sum((1, 2, 3))),
+    "norm": lambda: Planes(lambda h: h.tanh().sum((1, 2, 3)), nn.GroupNorm(2, 8)),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize(
+    "strategy", [Compiled(patience=0), Compiled(patience=0, keep=True), Compiled(Checkpointed(), patience=0)], ids=str
+)
+def test_a_convolution_may_be_read_in_any_shape(reading: str, strategy: Compiled) -> None:
+    torch.manual_seed(0)
+    energy, x = READINGS[reading](), torch.randn(3, 2, 6, 7)
+    assert distance(gradients(energy, strategy, x, x), gradients(energy, Exact(), x, x)) < 1e-5
+
+
+@pytest.mark.parametrize("fuse", [False, True])
+def test_the_layout_of_inputs_may_change(fuse: bool) -> None:
+    torch.manual_seed(0)
+    energy, strategy = READINGS["flatten"](), Compiled(Checkpointed(), patience=0, fuse=fuse)
+    plain = torch.randn(3, 2, 6, 6)
+    for x in (plain, plain.contiguous(memory_format=torch.channels_last)):
+        for features, start in ((x, plain), (plain, x)):
+            found = gradients(energy, strategy, features, start)
+            assert distance(found, gradients(energy, Exact(), features, start)) < 1e-5
+
+
+@pytest.mark.parametrize("strategy", [ForwardOverReverse(), Checkpointed(), Compiled(patience=0)], ids=str)
+def test_a_start_may_be_one_vector_for_all(strategy: GradientStrategy) -> None:
+    energy, x = Context(nn.Tanh()).double(), torch.randn(5, 4, dtype=torch.float64)
+    first = torch.randn(4, dtype=torch.float64, requires_grad=True)
+
+    def slope(strategy: GradientStrategy) -> Tensor:
+        y = spen.Minimizer(Reals(), GradientDescent(3, 0.05), strategy)(energy, x, first.expand(5, -1)).output
+        return torch.autograd.grad(y.square().sum(), first)[0]
+
+    torch.testing.assert_close(slope(strategy), slope(Exact()), rtol=1e-12, atol=1e-12)
+
+
+class Plain(Energy):
+    """Attributes that are neither parameters nor buffers nor numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.0, 4, dtype=torch.float64))
+        self.scale = torch.tensor(1.0, dtype=torch.float64)
+        self.act: Callable[[Tensor], Tensor] = torch.tanh
+        self.bend: Callable[[Tensor], Tensor] | None = None
+        self.seen: Tensor | None = None
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        self.seen = y.detach()
+        energies = (self.weight * self.act(self.scale * y)).sum(1) + (y - x).square().sum(1)
+        return energies if self.bend is None else self.bend(energies)
+
+    def twice(self, energies: Tensor) -> Tensor:
+        return energies + energies
+
+
+def _replaced(energy: Plain, name: str) -> None:
+    match name:
+        case "tensor":
+            energy.scale = torch.tensor(3.0, dtype=torch.float64)
+        case "in place":
+            energy.scale.fill_(3.0)
+        case "function":
+            energy.act = torch.sin
+        case "from None":
+            energy.bend = energy.twice
+
+
+@pytest.mark.parametrize("name", ["tensor", "in place", "function", "from None"])
+def test_a_replaced_attribute_is_seen(name: str) -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    before = gradients(energy, strategy, x, x)
+    _replaced(energy, name)
+    found = gradients(energy, strategy, x, x)
+    assert distance(found, before) > 1e-3
+    assert distance(found, gradients(energy, Exact(), x, x)) < 1e-12
+
+
+def test_a_successor_at_the_same_address_is_another() -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    for scale in (1.0, 2.0, 3.0, 4.0):
+        energy.scale = torch.tensor(scale, dtype=torch.float64)  # the one before is freed
+        assert distance(gradients(energy, strategy, x, x), gradients(energy, Exact(), x, x)) < 1e-12
+
+
+def test_what_an_energy_notes_of_its_own_asks_for_no_new_program() -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    minimizer = spen.Minimizer(Reals(), GradientDescent(3, 0.05), strategy)
+    for _ in range(3):
+        minimizer(energy, x, x).output.sum().backward()
+    assert len(strategy._programs[energy]) == 1
+
+
+def test_programs_do_not_keep_their_energy_alive() -> None:
+    energy, strategy, x = Plain(), Compiled(patience=0), torch.randn(3, 4, dtype=torch.float64)
+    energy.bend = energy.twice
+    gradients(energy, strategy, x, x)
+    del energy
+    gc.collect()
+    assert len(strategy._programs) == 0
+
+
+class Scored(Energy):
+    """Features with a number that is no tensor."""
+
+    def forward(self, y: Tensor, features: dict[str, Any]) -> Tensor:
+        return float(features["scale"]) * (y - features["x"]).square().sum(1)
+
+
+def test_an_array_among_the_features_is_refused() -> None:
+    x, energy = torch.randn(3, 4), Scored()
+    found = gradients(energy, Compiled(patience=0), {"x": x, "scale": np.float64(2.0)}, x)
+    assert distance(found, gradients(energy, Exact(), {"x": x, "scale": 2.0}, x)) < 1e-6
+    with pytest.raises(NotTraceable, match=r"a feature is a numpy\.ndarray, which a program cannot tell from"):
+        gradients(energy, Compiled(patience=0), {"x": x, "scale": np.array(2.0)}, x)
