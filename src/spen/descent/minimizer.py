@@ -12,6 +12,7 @@ from spen import trees
 from spen.descent.gradients.auto import Auto
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential, check_features, identity
+from spen.descent.repeatable import is_replica
 from spen.descent.trajectory import Trajectory
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 
@@ -58,7 +59,9 @@ class Minimizer(nn.Module):
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())
-        if torch.is_grad_enabled() and any(t.requires_grad for t in learns):
+        # The parameters of a copy by nn.DataParallel are not to be found; they may well want a gradient.
+        wanted = any(t.requires_grad for t in learns) or is_replica(potential.energy)
+        if torch.is_grad_enabled() and wanted:
             return self.gradient.run(descend, potential, start)
         with torch.no_grad():
             return descend(potential.detached(), start)

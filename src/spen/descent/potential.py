@@ -32,6 +32,8 @@ class Potential:
     features: Any
     view: Callable[[Tensor], Tensor]
     learned: tuple[nn.Parameter, ...] = ()
+    draws: bool = False
+    """The energy draws random numbers: it is the same function again only from the same state of the generators."""
 
     @classmethod
     def of(cls, energy: nn.Module, features: Any, view: Callable[[Tensor], Tensor] = identity) -> Potential:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from spen.descent.gradients.checkpointed import Checkpointed
-from spen.descent.gradients.replay import Replayed
+from spen.descent.gradients.replay import Replayed, refuse_replica
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential, identity
+from spen.descent.repeatable import Held
 from spen.protocols import Domain, GradientStrategy
 
 
@@ -43,6 +44,7 @@ class Implicit(GradientStrategy):
             )
         if descend.keep_gradients:
             raise ValueError("Implicit cannot differentiate the gradients of earlier steps: use keep_gradients=False")
+        refuse_replica(potential)
         with torch.no_grad():
             path = descend(potential.detached(), start.detach())
         missing = int((~path.converged).sum())
@@ -59,7 +61,7 @@ class Implicit(GradientStrategy):
                 "such as Checkpointed()"
             )
         plain = Potential.of(potential.energy, potential.features, identity)
-        tape = _Tape(descend.domain, plain.detached(), self)
+        tape = _Tape(descend.domain, plain.detached(), self, Held(potential.energy, descend.domain))
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
         return path
 
@@ -72,6 +74,7 @@ class _Tape:
     domain: Domain
     potential: Potential
     strategy: Implicit
+    held: Held
     outputs: int = 0
 
 
@@ -81,7 +84,7 @@ class _Minimiser(torch.autograd.Function):
         learns = len(tape.potential.feature_tensors()) + len(tape.potential.parameters())
         tape.outputs = len(tensors) - learns
         ctx.tape = tape
-        ctx.save_for_backward(tensors[tape.outputs - 1])
+        ctx.save_for_backward(*tensors[tape.outputs - 1 :])  # the inputs too: autograd says if they have been changed
         ctx.set_materialize_grads(False)
         return tuple(y.view_as(y) for y in tensors[: tape.outputs])
 
@@ -97,9 +100,10 @@ class _Minimiser(torch.autograd.Function):
         nothing = [None] * tape.outputs
         if cotangents[-1] is None:
             return (None, *nothing, *[None] * (len(ctx.needs_input_grad) - 1 - tape.outputs))
-        (answer,) = ctx.saved_tensors
-        solution = _solve(tape, answer.detach(), cotangents[-1])
-        _, bars = tape.strategy.through.product(tape.potential, answer.detach(), solution)
+        answer = ctx.saved_tensors[0].detach()
+        with tape.held.put_back():
+            solution = _solve(tape, answer, cotangents[-1])
+            _, bars = tape.strategy.through.product(tape.potential, answer, solution)
         return (None, *nothing, *(None if bar is None else -bar for bar in bars))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, ScoreFunction, input_gradient
+from spen.descent.repeatable import drawing_from, generators
 
 Products = tuple[Tensor | None, list[Tensor | None]]
 """(H v at the point, and ∂⟨v, ∇E⟩ for each feature tensor, then each parameter); None means zero."""
@@ -58,7 +59,8 @@ def require_second_derivative(potential: Potential, descend: Descend, start: Ten
     with torch.no_grad():
         z = descend.domain.enter(start.detach()[:1])
         point = descend.point(z, descend.domain.output(z))
-    exact_product(potential.detached(rows), point, torch.ones_like(point))
+    with drawing_from(generators(point.device), point.device):
+        exact_product(potential.detached(rows), point, torch.ones_like(point))
     _tried.add(potential.energy)
 
 
