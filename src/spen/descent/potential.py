@@ -107,6 +107,12 @@ def check_features(features: Any, batch: int) -> None:
                 f"a feature tensor has shape {tuple(leaf.shape)} in a batch of {batch}; every tensor F returns "
                 "must have one row per example (shared tensors belong to the energy, as buffers or parameters)"
             )
+    for kind in trees.strangers(features):
+        raise ValueError(
+            f"the features hold a {kind.__name__}, which no gradient would reach: F may return tensors and numbers, in "
+            "tuples, lists, dicts and named tuples, or in a dataclass made known by "
+            f"torch.utils._pytree.register_dataclass({kind.__name__})"
+        )
 
 
 def input_gradient(energies: Tensor, point: Tensor, *, create_graph: bool) -> Tensor:
