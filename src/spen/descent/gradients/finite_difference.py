@@ -48,6 +48,7 @@ class FiniteDifference(Replayed):
         radius = self._radius(point.dtype)
         flat = direction.flatten(1)
         size = torch.maximum(flat.square().mean(1).sqrt(), flat.abs().amax(1) / _PEAK)
+        size = torch.where(size < torch.finfo(size.dtype).tiny, 0.0, size)  # 1/size would overflow
         reach = torch.where(size > 0, radius / size, 0.0)  # ε_i
         weight = size / (2 * radius)  # 1 / 2ε_i; 0 where there is no direction
         shift = reach.view(-1, *[1] * (direction.dim() - 1)) * direction
