@@ -31,6 +31,7 @@ from spen.objectives import (
 )
 from spen.protocols import Energy, Objective
 from spen.rules import GradientDescent
+from spen.tasks.multilabel import losses as labels
 from spen.testing.strategy import all_rules, example_model, gradients_of
 
 
@@ -148,6 +149,17 @@ def test_losses_by_value() -> None:
     assert float(log_loss(y, target)) == pytest.approx(-math.log(0.75))
     assert float(binary_log_loss(y, target)) == pytest.approx(-2 * math.log(0.75))
     assert bool(log_loss(torch.tensor([[1.0, 0.0]]), target).isfinite())
+
+
+@pytest.mark.parametrize("loss", [squared_error, log_loss, binary_log_loss, labels.soft_f1, labels.hamming])
+def test_losses_do_not_broadcast(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """(4, 1) and (4,) would compare every example with the target of every other."""
+    sentence = r"y has shape \(4, 1\) and the target \(4,\): a loss needs them alike"
+    for target in (torch.arange(4.0), torch.arange(4)):
+        with pytest.raises(ValueError, match=sentence):
+            loss(torch.full((4, 1), 0.5), target)
+    at_once = torch.vmap(lambda y: loss(y, torch.ones(4, 1)))(torch.full((3, 4, 1), 0.5))
+    assert at_once.shape == (3, 4)
 
 
 class Table(Energy):
