@@ -8,6 +8,7 @@ import math
 import types
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ from spen.testing.strategy import all_rules, example_model, gradients_of
 
 def test_an_objective_prints_the_call_that_makes_it() -> None:
     assert repr(EndToEnd(squared_error)) == "EndToEnd(loss=squared_error)"
-    assert repr(EndToEnd(squared_error, weights=[1, 2])) == "EndToEnd(loss=squared_error, weights=[1, 2])"
+    assert repr(EndToEnd(squared_error, weights=[1, 2])) == "EndToEnd(loss=squared_error, weights=[1.0, 2.0])"
     assert repr(EndToEnd(squared_error, change_penalty=0.5)) == "EndToEnd(loss=squared_error, change_penalty=0.5)"
     assert repr(DeepValue(squared_error, draw=["truth"])) == "DeepValue(value=squared_error, draw=('truth',))"
     sampled = ContrastiveDivergence(Hamiltonian(2, 0.1, leapfrog=3), start="init")
@@ -115,6 +116,18 @@ def test_an_iterate_more_costs_the_operations_of_its_loss_alone() -> None:
     assert total(20) - total(19) == operations(lambda: squared_error(torch.ones(2, 3), target)) - operations(
         lambda: torch.ones(2, 3)
     )
+
+
+def test_weights_are_numbers_whatever_holds_them() -> None:
+    model, x, target = example_model(Reals(), all_rules()[0], Checkpointed())
+    expected = EndToEnd(squared_error, weights=[0.5, 0.0, 1.0, 2.0])(model, x, target)
+    for weights in (torch.tensor([0.5, 0.0, 1.0, 2.0]), np.array([0.5, 0.0, 1.0, 2.0])):
+        objective = EndToEnd(squared_error, weights=weights)
+        assert [float(objective(model, x, target)) for _ in range(3)] == pytest.approx([float(expected)] * 3)
+        assert len(objective._known) == 1
+    for nothing in ([0, 0, 0], torch.zeros(3), []):
+        with pytest.raises(ValueError, match="some iterate must have a weight, but all of them are 0"):
+            EndToEnd(squared_error, weights=nothing)
 
 
 def test_early_stopping_changes_the_loss_of_nobody() -> None:

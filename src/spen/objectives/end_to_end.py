@@ -14,7 +14,7 @@ from spen.model import SPEN
 from spen.objectives.together import Together
 from spen.protocols import Loss, Objective
 
-Weights = Literal["harmonic", "last"] | Sequence[float]
+Weights = Literal["harmonic", "last"] | Sequence[float] | Tensor
 
 
 class EndToEnd(Objective):
@@ -36,10 +36,13 @@ class EndToEnd(Objective):
     ) -> None:
         if isinstance(weights, str) and weights not in ("harmonic", "last"):
             raise ValueError(f'weights must be "harmonic", "last" or one number per step, not {weights!r}')
+        given = weights if isinstance(weights, str) else [float(w) for w in weights]
+        if not any(given):
+            raise ValueError("some iterate must have a weight, but all of them are 0")
         if change_penalty < 0 or gradient_penalty < 0:
             raise ValueError("a penalty must not be negative")
         self.loss = loss
-        self.weights = weights
+        self.weights: Literal["harmonic", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
         self._losses = Together()
