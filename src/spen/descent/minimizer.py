@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spen import trees
 from spen.descent.gradients.auto import Auto
 from spen.descent.loop import Descend, Path
-from spen.descent.potential import Potential, check_features, identity
+from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
 from spen.descent.repeatable import is_replica
 from spen.descent.trajectory import Trajectory
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
@@ -46,9 +45,7 @@ class Minimizer(nn.Module):
         if not torch.is_floating_point(start):
             raise ValueError(f"Init must return floating-point numbers to descend from, not {start.dtype}")
         if torch.is_inference_mode_enabled():
-            # Inference tensors cannot enter autograd, and the descent needs dE/dy: work on ordinary copies.
-            with torch.inference_mode(False), torch.no_grad():
-                return self._descend(energy, trees.tree_map(torch.clone, features), start.clone())
+            return outside_inference_mode(self._descend, energy, features, start)
         return self._descend(energy, features, start)
 
     def _descend(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:

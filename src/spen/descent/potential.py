@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from spen import trees
 from spen.energies.compose import terms_of
 
 ScoreFunction = Callable[[Tensor, Any], Tensor]
+Result = TypeVar("Result")
 
 
 def identity(point: Tensor) -> Tensor:
@@ -115,7 +116,17 @@ def check_features(features: Any, batch: int) -> None:
         )
 
 
+def outside_inference_mode(
+    minimise: Callable[[nn.Module, Any, Tensor], Result], energy: nn.Module, features: Any, start: Tensor
+) -> Result:
+    """Inference tensors cannot enter autograd, and a minimiser needs dE/dy: it works on ordinary copies."""
+    with torch.inference_mode(False), torch.no_grad():
+        return minimise(energy, trees.tree_map(torch.clone, features), start.clone())
+
+
 def input_gradient(energies: Tensor, point: Tensor, *, create_graph: bool) -> Tensor:
+    if torch.is_inference_mode_enabled():
+        raise ValueError("dE/dy cannot be computed under torch.inference_mode(): use torch.no_grad() instead")
     if not energies.requires_grad:
         raise ValueError("the energy does not depend on y: it has no gradient to descend")
     (gradient,) = torch.autograd.grad(energies.sum(), point, create_graph=create_graph, allow_unused=True)

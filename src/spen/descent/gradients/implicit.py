@@ -21,11 +21,12 @@ class Implicit(GradientStrategy):
 
     The gradient does not depend on how the minimiser was found, so it knows nothing of earlier iterates or rates,
     and Init's is exactly zero. It is right only at a minimum: an unconverged descent is refused. ``iterations``
-    and ``tolerance`` (relative residual) bound the solver; ``through`` supplies its Hessian-vector products.
+    and ``tolerance`` (relative residual; None: 1e-8, or 64 units of the last place) bound the solver; ``through``
+    supplies its Hessian-vector products.
     """
 
-    def __init__(self, iterations: int = 200, tolerance: float = 1e-8, through: Replayed | None = None) -> None:
-        if iterations < 1 or not tolerance > 0:
+    def __init__(self, iterations: int = 200, tolerance: float | None = None, through: Replayed | None = None) -> None:
+        if iterations < 1 or (tolerance is not None and not tolerance > 0):
             raise ValueError(f"Implicit needs iterations ≥ 1 and tolerance > 0, not {iterations} and {tolerance}")
         self.iterations = iterations
         self.tolerance = tolerance
@@ -119,7 +120,8 @@ def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
         return (a * b).flatten(1).sum(1).view(-1, *[1] * (a.dim() - 1))
 
     residual = domain.lower(answer, cotangent)
-    goal = strategy.tolerance**2 * dot(residual, residual)
+    tolerance = max(1e-8, 64 * torch.finfo(answer.dtype).eps) if strategy.tolerance is None else strategy.tolerance
+    goal = tolerance**2 * dot(residual, residual)
     solution, direction, squared = torch.zeros_like(residual), residual, dot(residual, residual)
     for _ in range(strategy.iterations):
         open_rows = squared > goal
@@ -139,7 +141,7 @@ def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
         direction = residual + torch.where(open_rows, squared / previous.clamp_min(1e-300), 0.0) * direction
     if bool((squared > goal).any()):
         raise RuntimeError(
-            f"Implicit's conjugate gradients did not reach a relative residual of {strategy.tolerance} in "
+            f"Implicit's conjugate gradients did not reach a relative residual of {tolerance} in "
             f"{strategy.iterations} iterations: allow more of them or a larger tolerance"
         )
     return domain.lift(answer, solution)
