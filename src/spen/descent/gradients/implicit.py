@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spen.descent.gradients.checkpointed import Checkpointed
-from spen.descent.gradients.replay import Replayed, refuse_replica
+from spen.descent.gradients.replay import Replayed, refuse_replica, replayed
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential, identity
 from spen.descent.repeatable import Held
@@ -30,7 +30,7 @@ class Implicit(GradientStrategy):
             raise ValueError(f"Implicit needs iterations ≥ 1 and tolerance > 0, not {iterations} and {tolerance}")
         self.iterations = iterations
         self.tolerance = tolerance
-        self.through = Checkpointed() if through is None else through
+        self.through = replayed(Checkpointed() if through is None else through, "Implicit")
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         if descend.stop is None:
@@ -126,7 +126,7 @@ def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
     for _ in range(strategy.iterations):
         open_rows = squared > goal
         if not bool(open_rows.any()):
-            return domain.lift(answer, solution)
+            break
         image = curvature(direction)
         bend = dot(direction, image)
         if bool((open_rows & (bend <= 0)).any()):
@@ -144,4 +144,5 @@ def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
             f"Implicit's conjugate gradients did not reach a relative residual of {tolerance} in "
             f"{strategy.iterations} iterations: allow more of them or a larger tolerance"
         )
-    return domain.lift(answer, solution)
+    # A cotangent that is not finite leaves its example at once: the gradient is not finite either.
+    return domain.lift(answer, torch.where(squared.isfinite(), solution, torch.nan))

@@ -45,6 +45,15 @@ class Replayed(GradientStrategy):
         return replay(descend, potential, start, self.product)
 
 
+def replayed(through: GradientStrategy, who: str) -> Replayed:
+    """``through``, if it has products of its own for another strategy to use."""
+    if not isinstance(through, Replayed):
+        raise ValueError(
+            f"{who} takes its products from Checkpointed(), ForwardOverReverse() or FiniteDifference(), not {through}"
+        )
+    return through
+
+
 @dataclass(frozen=True)
 class Taken:
     """One step on the tape: where its tensors are among the saved ones, and who moved."""
