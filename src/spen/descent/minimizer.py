@@ -19,8 +19,9 @@ from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 class Minimizer(nn.Module):
     """ŷ ≈ argmin_{y ∈ domain} E(y; features), by ``rule``, differentiated by ``gradient`` (Sec. 3).
 
-    ``stop`` freezes each example once it has arrived. ``keep_gradients`` puts dE/dy of every step into the
-    trajectory, for a penalty on it. The same configuration serves training and prediction.
+    ``stop`` freezes each example once it has arrived. ``keep_gradients`` puts the gradient of every step into
+    the trajectory, for a penalty on it: dE/dy, or dE/dlogits over a ``through_logits`` domain. The same
+    configuration serves training and prediction.
     """
 
     def __init__(

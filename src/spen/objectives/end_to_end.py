@@ -22,8 +22,9 @@ class EndToEnd(Objective):
 
     ``weights="harmonic"`` is the paper's w_t = 1/(T − t + 1); ``"last"`` puts all weight on y_T, with no 1/T;
     a sequence gives w_1 … w_T. The penalties of Sec. 4.2's future work are off unless given:
-    ``change_penalty`` · mean_t ‖y_t − y_{t−1}‖ and ``gradient_penalty`` · mean_t ‖dE/dy_t‖ (the latter needs
-    a Minimizer with keep_gradients=True).
+    ``change_penalty`` · mean_t ‖y_t − y_{t−1}‖ and ``gradient_penalty`` · mean_t ‖g_t‖, g_t the gradient that the
+    descent followed (dE/dy, or dE/dlogits over a ``through_logits`` domain; needs a Minimizer with
+    keep_gradients=True).
     """
 
     def __init__(
