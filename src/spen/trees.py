@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-
 CONSTANTS = (bool, int, float, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool, torch.dtype, torch.device)
 """What a tree may hold beside tensors: nothing a gradient would have to reach, and no rows to select."""
 

@@ -147,7 +147,9 @@ def test_a_cotangent_that_is_not_finite_is_not_hidden(bad: float) -> None:
 
 
 @pytest.mark.parametrize("through", [Exact(), Compiled(), Implicit()], ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize("make", [lambda s: Truncated(2, through=s), lambda s: Implicit(through=s)], ids=["cut", "solved"])
+@pytest.mark.parametrize(
+    "make", [lambda s: Truncated(2, through=s), lambda s: Implicit(through=s)], ids=["cut", "solved"]
+)
 def test_products_come_from_strategies_that_have_some(
     make: Callable[[GradientStrategy], GradientStrategy], through: GradientStrategy
 ) -> None:

@@ -80,7 +80,9 @@ def _assert_same(found: list[Tensor], expected: list[Tensor], tolerance: float =
         assert float(right.abs().max()) > 1e-3
 
 
-@pytest.mark.parametrize("strategy", [Exact(), *REPLAYED, Compiled(patience=0), Compiled(patience=0, graphs=True)], ids=str)
+@pytest.mark.parametrize(
+    "strategy", [Exact(), *REPLAYED, Compiled(patience=0), Compiled(patience=0, graphs=True)], ids=str
+)
 def test_parameters_changed_in_place_are_noticed(strategy: GradientStrategy) -> None:
     """An optimiser's step while another loss is pending: there is no gradient to be had any more."""
     loss = Loss(model := _model(strategy))()
@@ -150,7 +152,9 @@ def _replica(module: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("strategy", [*REPLAYED, Compiled(patience=0)], ids=str)
 def test_copies_of_data_parallel_are_refused(strategy: GradientStrategy) -> None:
-    sentence = r"nn\.DataParallel hands out copies without parameters, .* DistributedDataParallel, or gradient=Exact\(\)"
+    sentence = (
+        r"nn\.DataParallel hands out copies without parameters, .* DistributedDataParallel, or gradient=Exact\(\)"
+    )
     with pytest.raises(ValueError, match=sentence):
         Loss(_replica(_model(strategy)))()  # type: ignore[arg-type]
 
@@ -210,7 +214,7 @@ def test_dropout_where_examples_leave_the_batch(strategy: GradientStrategy) -> N
 
 
 def test_truncation_and_dropout() -> None:
-    """Two examples stop after one step, which counts for them alone: still all five were there when masks were drawn."""
+    """Two examples stop after one step, which counts for them alone: all five were there when masks were drawn."""
     energy, features, start = Waves(0.4).double(), _batch()[1], torch.zeros(5, 4, dtype=torch.float64)
     minimizer = spen.Minimizer(Reals(), GradientDescent(3, 0.2), Truncated(2), spen.RelativeChange(0.15))
 

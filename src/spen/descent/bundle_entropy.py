@@ -30,8 +30,9 @@ class BundleEntropy(nn.Module):
 
     The energy must be an ``EntropySmoothed`` of a convex energy; y has shape (B, n) over the ``Box`` and (B, …, n)
     over a ``Simplex``. An example is done when the gap between its energy and the bundle's lower bound is at most
-    ``tolerance`` · (1 + |bound|); None takes 1e-8, or what the numbers of y can tell apart. The gradient is that of the minimiser, by the implicit function theorem, so it takes
-    converged answers, knows nothing of earlier iterates, and leaves Init out.
+    ``tolerance`` · (1 + |bound|); None takes 1e-8, or what the numbers of y can tell apart. The gradient is that of
+    the minimiser, by the implicit function theorem, so it takes converged answers, knows nothing of earlier iterates,
+    and leaves Init out.
     """
 
     def __init__(

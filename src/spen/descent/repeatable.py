@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,8 @@ class Held:
 
     def __init__(self, *modules: nn.Module) -> None:
         parts = [part for module in modules for part in module.modules()]
-        self._places = [(own, dict(own)) for part in parts for own in (part._parameters, part._buffers) if own]
+        places: list[Any] = [own for part in parts for own in (part._parameters, part._buffers) if own]
+        self._places = [(own, dict(own)) for own in places]
 
     @contextmanager
     def put_back(self) -> Iterator[None]:

@@ -64,8 +64,8 @@ class LBFGS(StepRule):
     """y_{t+1} = y_t − η_t H_t g_t, H_t from the last ``memory`` differences s = Δz, r = Δg (two-loop recursion).
 
     Unrolled: no line search, every operation differentiable, every example its own history. A pair enters an
-    example's history only where its curvature is positive, ⟨s, r⟩ > 1e-10 ‖s‖‖r‖, and no number underflows. The first step, which has no
-    history, is a plain gradient step of ``first_rate``·g.
+    example's history only where its curvature is positive, ⟨s, r⟩ > 1e-10 ‖s‖‖r‖, and no number underflows. The first
+    step, which has no history, is a plain gradient step of ``first_rate``·g.
     """
 
     def __init__(

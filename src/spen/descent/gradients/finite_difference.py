@@ -24,7 +24,8 @@ class FiniteDifference(Replayed):
     (an entropy) are differentiated exactly, since y log y bends too sharply near 0 for any radius.
 
     ``doubled=True`` evaluates both points as one batch of twice the size (time); ``False`` one after the other
-    (memory), as it also does for an energy that draws random numbers. ``radius=None`` picks 1e-2 in single and 3e-6 in double precision, for y of order one.
+    (memory), as it also does for an energy that draws random numbers. ``radius=None`` picks 1e-2 in single
+    and 3e-6 in double precision, for y of order one.
     """
 
     exact = False

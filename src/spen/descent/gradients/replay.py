@@ -257,9 +257,9 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
         if direction is None:
             continue
         if active is not None and rows is None:  # masked: an example at rest sends nothing through its gradient
-            direction = torch.where(active.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
+            direction = _only(direction, active)
         if tape.last is not None and step.drawn:  # the numbers that were drawn belong to the rows that were there
-            direction = _masked(direction, counts)
+            direction = _only(direction, counts)
         elif tape.last is not None:
             rows = None if bool(moving.all()) else moving.nonzero().squeeze(1)  # type: ignore[union-attr]
         with torch.no_grad():
@@ -314,6 +314,10 @@ def _pull(outputs: list[tuple[Tensor, Tensor | None]], inputs: list[Tensor]) -> 
 
 def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
     return None if bar is None else bar * kept.view(-1, *[1] * (bar.dim() - 1))
+
+
+def _only(direction: Tensor, rows: Tensor) -> Tensor:
+    return torch.where(rows.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
 
 
 def _autocast_state(tensor: Tensor) -> tuple[str, torch.dtype, bool]:
