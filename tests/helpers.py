@@ -50,7 +50,9 @@ class Saved:
 
     @property
     def bytes(self) -> int:
-        storages = {k.tensor.untyped_storage().data_ptr(): k.tensor.untyped_storage().nbytes() for k in self._kept}
+        """What is kept beside parameters: they are there anyway."""
+        tensors = [k.tensor for k in self._kept if not isinstance(k.tensor, nn.Parameter)]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
         return sum(storages.values())
 
     def pack(self, tensor: Tensor) -> _Kept:

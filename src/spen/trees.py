@@ -9,6 +9,14 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+CONSTANTS = (bool, int, float, str, type(None), torch.SymInt, torch.SymFloat, torch.SymBool, torch.dtype, torch.device)
+"""What a tree may hold beside tensors: nothing a gradient would have to reach, and no rows to select."""
+
+
+def strangers(tree: Any) -> list[type]:
+    """The types of leaves that are neither tensors nor constants: a class that the tree does not look into."""
+    return [type(leaf) for leaf in pytree.tree_leaves(tree) if not isinstance(leaf, (Tensor, *CONSTANTS))]
+
 
 def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Apply ``function`` to every tensor; leave everything else as it is."""

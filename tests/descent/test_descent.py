@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import spen
 from spen.domains import Box, Domain, Reals, Simplex
@@ -220,6 +222,35 @@ def test_features_may_be_any_tree(strategy: GradientStrategy, stop: spen.Relativ
 
     for found, expected in zip(gradients(strategy), gradients(Exact()), strict=True):
         assert torch.allclose(found, expected, atol=1e-8)
+
+
+@dataclass
+class Unknown:
+    scores: Tensor
+
+
+@dataclass
+class Known:
+    scores: Tensor
+
+
+pytree.register_dataclass(Known)
+
+
+class Wrapped(Energy):
+    def forward(self, y: Tensor, features: Unknown | Known) -> Tensor:
+        return (y.square() - features.scores * y).sum(1)
+
+
+def test_features_that_no_gradient_would_reach_are_refused() -> None:
+    minimizer = spen.Minimizer(Reals(), GradientDescent(2, 0.1), Checkpointed())
+    scores, start = torch.randn(3, 4, requires_grad=True), torch.zeros(3, 4)
+    for features, name in ((Unknown(scores), "Unknown"), ({"a": [scores.detach().numpy()]}, "ndarray")):
+        sentence = rf"the features hold a {name}, which no gradient would reach.*_pytree\.register_dataclass\({name}\)"
+        with pytest.raises(ValueError, match=sentence):
+            minimizer(Wrapped(), features, start)
+    (bar,) = torch.autograd.grad(minimizer(Wrapped(), Known(scores), start).output.sum(), [scores])
+    assert torch.allclose(bar, torch.full_like(scores, 0.1 + 0.8 * 0.1))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])

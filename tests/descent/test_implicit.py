@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 import spen
 from spen.domains import Box, Domain, Reals, Simplex
 from spen.energies import EntropySmoothed
-from spen.gradients import Checkpointed, Exact, FiniteDifference, GradientStrategy, Implicit
+from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, GradientStrategy, Implicit, Truncated
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Energy
 from spen.rules import GradientDescent, Momentum
@@ -128,6 +130,32 @@ def test_the_solver_is_bounded() -> None:
         loss.backward()
     with pytest.raises(ValueError, match="Implicit needs iterations ≥ 1 and tolerance > 0"):
         Implicit(iterations=0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_cotangent_that_is_not_finite_is_not_hidden(bad: float) -> None:
+    def gradient(strategy: GradientStrategy) -> Tensor:
+        model = _model(Reals(), strategy)
+        y = model(_batch()[0]).output
+        weights = torch.ones_like(y)
+        weights[1, 2] = bad
+        (bar,) = torch.autograd.grad((weights * y).sum(), [model.energy.mix.weight])  # type: ignore[union-attr, list-item]
+        return bar
+
+    assert not bool(gradient(Checkpointed()).isfinite().any())
+    assert not bool(gradient(Implicit()).isfinite().any())
+
+
+@pytest.mark.parametrize("through", [Exact(), Compiled(), Implicit()], ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize(
+    "make", [lambda s: Truncated(2, through=s), lambda s: Implicit(through=s)], ids=["cut", "solved"]
+)
+def test_products_come_from_strategies_that_have_some(
+    make: Callable[[GradientStrategy], GradientStrategy], through: GradientStrategy
+) -> None:
+    sentence = r"takes its products from Checkpointed\(\), ForwardOverReverse\(\) or FiniteDifference\(\), not "
+    with pytest.raises(ValueError, match=sentence + type(through).__name__):
+        make(through)
 
 
 def test_it_would_be_wrong_at_three_steps() -> None:

@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spen
-from spen.domains import Reals
+from spen.domains import Reals, Simplex
+from spen.energies import EntropySmoothed
 from spen.gradients import Auto, Checkpointed, Exact, FiniteDifference, ForwardOverReverse, NotTwiceDifferentiable
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
+from spen.protocols import Domain, Energy
 from spen.rules import Momentum
 
 
@@ -59,8 +60,8 @@ class CustomEnergy(Energy):
         return (wave + 0.1 * y.square()).flatten(1).sum(1)
 
 
-def _gradient(energy: nn.Module, strategy: spen.GradientStrategy) -> Tensor:
-    minimizer = spen.Minimizer(Reals(), Momentum(3, 0.1, decay=0.25), strategy)
+def _gradient(energy: nn.Module, strategy: spen.GradientStrategy, domain: Domain | None = None) -> Tensor:
+    minimizer = spen.Minimizer(Reals() if domain is None else domain, Momentum(3, 0.1, decay=0.25), strategy)
     model = spen.SPEN(energy=energy, init=nn.Identity(), minimizer=minimizer)
     x = torch.randn(2, 6, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
     loss = EndToEnd(squared_error)(model, x, torch.ones(2, 6, 8))
@@ -104,6 +105,15 @@ def test_exact_names_the_operation(kind: str, operation: str, strategy: spen.Gra
     sentence = rf"has no second derivative: {operation} can be differentiated only once\. Use .*FiniteDifference\(\)"
     with pytest.raises(NotTwiceDifferentiable, match=sentence):
         _gradient(once, strategy)
+
+
+@pytest.mark.parametrize("strategy", [Exact(), Checkpointed()], ids=str)
+def test_finite_differences_of_an_entropy_do_not_vouch_for_the_rest(strategy: spen.GradientStrategy) -> None:
+    """The closed-form term is differentiated twice before anyone asks that of the energy it is part of."""
+    energy = EntropySmoothed(CustomEnergy(once=True), 0.1)
+    _gradient(energy, FiniteDifference(), Simplex())
+    with pytest.raises(NotTwiceDifferentiable, match="SquareOnce can be differentiated only once"):
+        _gradient(energy, strategy, Simplex())
 
 
 def test_forward_over_reverse_says_what_it_cannot_do() -> None:

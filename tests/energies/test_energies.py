@@ -187,3 +187,16 @@ def test_a_non_negative_convolution_is_one() -> None:
     assert layer(image).shape == (1, 3, 5, 6)
     assert torch.allclose(layer(image), nn.functional.conv2d(image, layer.weight, layer.bias, padding=1))
     assert NonNegativeConv2d(2, 3, 3, bias=False).bias is None
+
+
+class Values(Linear):
+    """Named like a method of the dictionary that holds the summands."""
+
+
+def test_summands_may_have_any_class_and_most_names() -> None:
+    y, scores = torch.rand(2, 3), torch.rand(2, 3)
+    both = Sum(Values(), Values(), local=Linear())
+    assert [name for name, _, _ in both.terms()] == ["values2", "values3", "local"]
+    assert torch.allclose(both(y, scores), 3 * Linear()(y, scores))
+    with pytest.raises(ValueError, match="a summand cannot be called 'values', which torch's ModuleDict uses"):
+        Sum(values=Linear())

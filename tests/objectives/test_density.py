@@ -15,14 +15,18 @@ from spen.domains import Box, Reals, Simplex
 from spen.gradients import Exact
 from spen.objectives import (
     ContrastiveDivergence,
+    DeepValue,
     DenoisingScoreMatching,
     Hamiltonian,
+    InferenceNetwork,
     Langevin,
     Sampler,
     ScoreMatching,
+    StructuredHinge,
+    squared_error,
 )
 from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.protocols import Domain, Energy
+from spen.protocols import Domain, Energy, Objective
 from spen.rules import GradientDescent
 
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 2.0]])
@@ -243,6 +247,36 @@ def test_scores_over_bounded_domains(domain: Domain) -> None:
     assert torch.allclose(space.log_volume(z), torch.stack(jacobians) - centre)
     for objective in (ScoreMatching(probes=None, margin=0.1), DenoisingScoreMatching(0.3, margin=0.1)):
         assert bool(objective(model(Tilt(), domain), features, truth).isfinite())
+
+
+OBJECTIVES = [
+    ContrastiveDivergence(),
+    ContrastiveDivergence(Hamiltonian(), start="init"),
+    ScoreMatching(),
+    DenoisingScoreMatching(),
+    StructuredHinge(squared_error),
+    DeepValue(lambda y, t: 1 - squared_error(y, t)),
+    InferenceNetwork(squared_error),
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("domain", [Reals(), Box(), Simplex()], ids=str)
+def test_targets_may_be_integers_or_double(objective: Objective, domain: Domain) -> None:
+    """They are points of the domain in the type the model computes in."""
+    x, labels = torch.randn(4, 2), nn.functional.one_hot(torch.tensor([0, 1, 1, 0]), 2)
+    values = []
+    for target in (labels.float(), labels, labels.double()):
+        torch.manual_seed(1)
+        values.append(objective(model(Gaussian(COVARIANCE), domain), x, target))
+    assert all(v.item() == pytest.approx(values[0].item(), rel=1e-5) for v in values)
+
+
+@pytest.mark.parametrize("objective", [OBJECTIVES[0], *OBJECTIVES[2:4], OBJECTIVES[-1]], ids=lambda o: type(o).__name__)
+def test_inference_mode_is_named(objective: Objective) -> None:
+    sentence = r"dE/dy cannot be computed under torch\.inference_mode\(\): use torch\.no_grad\(\) instead"
+    with torch.inference_mode(), pytest.raises(ValueError, match=sentence):
+        objective(model(Gaussian(COVARIANCE)), torch.randn(4, 2), torch.randn(4, 2))
 
 
 def test_misuse_of_the_scores_is_named() -> None:

@@ -8,6 +8,7 @@ import math
 import types
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -31,12 +32,13 @@ from spen.objectives import (
 )
 from spen.protocols import Energy, Objective
 from spen.rules import GradientDescent
+from spen.tasks.multilabel import losses as labels
 from spen.testing.strategy import all_rules, example_model, gradients_of
 
 
 def test_an_objective_prints_the_call_that_makes_it() -> None:
     assert repr(EndToEnd(squared_error)) == "EndToEnd(loss=squared_error)"
-    assert repr(EndToEnd(squared_error, weights=[1, 2])) == "EndToEnd(loss=squared_error, weights=[1, 2])"
+    assert repr(EndToEnd(squared_error, weights=[1, 2])) == "EndToEnd(loss=squared_error, weights=[1.0, 2.0])"
     assert repr(EndToEnd(squared_error, change_penalty=0.5)) == "EndToEnd(loss=squared_error, change_penalty=0.5)"
     assert repr(DeepValue(squared_error, draw=["truth"])) == "DeepValue(value=squared_error, draw=('truth',))"
     sampled = ContrastiveDivergence(Hamiltonian(2, 0.1, leapfrog=3), start="init")
@@ -116,6 +118,18 @@ def test_an_iterate_more_costs_the_operations_of_its_loss_alone() -> None:
     )
 
 
+def test_weights_are_numbers_whatever_holds_them() -> None:
+    model, x, target = example_model(Reals(), all_rules()[0], Checkpointed())
+    expected = EndToEnd(squared_error, weights=[0.5, 0.0, 1.0, 2.0])(model, x, target)
+    for weights in (torch.tensor([0.5, 0.0, 1.0, 2.0]), np.array([0.5, 0.0, 1.0, 2.0])):
+        objective = EndToEnd(squared_error, weights=weights)
+        assert [float(objective(model, x, target)) for _ in range(3)] == pytest.approx([float(expected)] * 3)
+        assert len(objective._known) == 1
+    for nothing in ([0, 0, 0], torch.zeros(3), []):
+        with pytest.raises(ValueError, match="some iterate must have a weight, but all of them are 0"):
+            EndToEnd(squared_error, weights=nothing)
+
+
 def test_early_stopping_changes_the_loss_of_nobody() -> None:
     """Iterates after the stop count with the answer, as if the descent had gone on standing still."""
     model, x, target = example_model(Reals(), all_rules()[0], Checkpointed(), spen.RelativeChange(0.3))
@@ -148,6 +162,17 @@ def test_losses_by_value() -> None:
     assert float(log_loss(y, target)) == pytest.approx(-math.log(0.75))
     assert float(binary_log_loss(y, target)) == pytest.approx(-2 * math.log(0.75))
     assert bool(log_loss(torch.tensor([[1.0, 0.0]]), target).isfinite())
+
+
+@pytest.mark.parametrize("loss", [squared_error, log_loss, binary_log_loss, labels.soft_f1, labels.hamming])
+def test_losses_do_not_broadcast(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """(4, 1) and (4,) would compare every example with the target of every other."""
+    sentence = r"y has shape \(4, 1\) and the target \(4,\): a loss needs them alike"
+    for target in (torch.arange(4.0), torch.arange(4)):
+        with pytest.raises(ValueError, match=sentence):
+            loss(torch.full((4, 1), 0.5), target)
+    at_once = torch.vmap(lambda y: loss(y, torch.ones(4, 1)))(torch.full((3, 4, 1), 0.5))
+    assert at_once.shape == (3, 4)
 
 
 class Table(Energy):

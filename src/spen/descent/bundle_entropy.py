@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from spen.batch import flat
 from spen.descent.gradients.implicit import Implicit
 from spen.descent.loop import Descend, Path
-from spen.descent.potential import Potential, check_features, identity
+from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
 from spen.descent.trajectory import Trajectory
 from spen.domains import Box, Simplex
 from spen.energies.compose import EntropySmoothed, NegativeEntropy, terms_of
@@ -31,17 +31,23 @@ class BundleEntropy(nn.Module):
 
     The energy must be an ``EntropySmoothed`` of a convex energy; y has shape (B, n) over the ``Box`` and (B, …, n)
     over a ``Simplex``. An example is done when the gap between its energy and the bundle's lower bound is at most
-    ``tolerance``. The gradient is that of the minimiser, by the implicit function theorem, so it takes
-    converged answers, knows nothing of earlier iterates, and leaves Init out.
+    ``tolerance`` · (1 + |bound|); None takes 1e-8, or what the numbers of y can tell apart. The gradient is that of
+    the minimiser, by the implicit function theorem, so it takes converged answers, knows nothing of earlier iterates,
+    and leaves Init out.
     """
 
     def __init__(
-        self, domain: Box | Simplex, planes: int = 50, *, tolerance: float = 1e-8, gradient: Implicit | None = None
+        self,
+        domain: Box | Simplex,
+        planes: int = 50,
+        *,
+        tolerance: float | None = None,
+        gradient: Implicit | None = None,
     ) -> None:
         super().__init__()
         if not isinstance(domain, Box | Simplex):
             raise ValueError(f"the bundle entropy method works over a Box or a Simplex, not {type(domain).__name__}")
-        if planes < 1 or not tolerance > 0:
+        if planes < 1 or (tolerance is not None and not tolerance > 0):
             raise ValueError(f"the bundle needs planes ≥ 1 and tolerance > 0, not {planes} and {tolerance}")
         self.domain = domain
         self.rule = _Planes(planes)
@@ -51,7 +57,14 @@ class BundleEntropy(nn.Module):
     def forward(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
         """Minimise ``energy`` from ``start`` (what Init returned, one row per example)."""
         check_features(features, start.shape[0])
-        bundle = _Bundle(self.domain, self.rule, _temperature(energy, self.domain), self.tolerance)
+        if torch.is_inference_mode_enabled():
+            return outside_inference_mode(self._minimise, energy, features, start)
+        return self._minimise(energy, features, start)
+
+    def _minimise(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
+        # In float32 the gap itself is known to a few units of the last place.
+        tolerance = max(1e-8, 8 * torch.finfo(start.dtype).eps) if self.tolerance is None else self.tolerance
+        bundle = _Bundle(self.domain, self.rule, _temperature(energy, self.domain), tolerance)
         potential = Potential.of(energy, features, identity)
         learns = (*potential.parameters(), *potential.feature_tensors())
         if torch.is_grad_enabled() and any(t.requires_grad for t in learns):

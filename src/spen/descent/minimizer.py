@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spen import trees
 from spen.descent.gradients.auto import Auto
 from spen.descent.loop import Descend, Path
-from spen.descent.potential import Potential, check_features, identity
+from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
+from spen.descent.repeatable import is_replica
 from spen.descent.trajectory import Trajectory
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 
@@ -19,8 +19,9 @@ from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 class Minimizer(nn.Module):
     """ŷ ≈ argmin_{y ∈ domain} E(y; features), by ``rule``, differentiated by ``gradient`` (Sec. 3).
 
-    ``stop`` freezes each example once it has arrived. ``keep_gradients`` puts dE/dy of every step into the
-    trajectory, for a penalty on it. The same configuration serves training and prediction.
+    ``stop`` freezes each example once it has arrived. ``keep_gradients`` puts the gradient of every step into
+    the trajectory, for a penalty on it: dE/dy, or dE/dlogits over a ``through_logits`` domain. The same
+    configuration serves training and prediction.
     """
 
     def __init__(
@@ -45,9 +46,7 @@ class Minimizer(nn.Module):
         if not torch.is_floating_point(start):
             raise ValueError(f"Init must return floating-point numbers to descend from, not {start.dtype}")
         if torch.is_inference_mode_enabled():
-            # Inference tensors cannot enter autograd, and the descent needs dE/dy: work on ordinary copies.
-            with torch.inference_mode(False), torch.no_grad():
-                return self._descend(energy, trees.tree_map(torch.clone, features), start.clone())
+            return outside_inference_mode(self._descend, energy, features, start)
         return self._descend(energy, features, start)
 
     def _descend(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
@@ -58,7 +57,9 @@ class Minimizer(nn.Module):
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())
-        if torch.is_grad_enabled() and any(t.requires_grad for t in learns):
+        # The parameters of a copy by nn.DataParallel are not to be found; they may well want a gradient.
+        wanted = any(t.requires_grad for t in learns) or is_replica(potential.energy)
+        if torch.is_grad_enabled() and wanted:
             # An Init that expands one vector returns rows that share memory: no derivative can be written into them.
             own = start.contiguous() if 0 in start.stride() else start
             return self.gradient.run(descend, potential, own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from spen import trees
 from spen.energies.compose import terms_of
 
 ScoreFunction = Callable[[Tensor, Any], Tensor]
+Result = TypeVar("Result")
 
 
 def identity(point: Tensor) -> Tensor:
@@ -32,6 +33,8 @@ class Potential:
     features: Any
     view: Callable[[Tensor], Tensor]
     learned: tuple[nn.Parameter, ...] = ()
+    draws: bool = False
+    """The energy draws random numbers: it is the same function again only from the same state of the generators."""
 
     @classmethod
     def of(cls, energy: nn.Module, features: Any, view: Callable[[Tensor], Tensor] = identity) -> Potential:
@@ -105,9 +108,25 @@ def check_features(features: Any, batch: int) -> None:
                 f"a feature tensor has shape {tuple(leaf.shape)} in a batch of {batch}; every tensor F returns "
                 "must have one row per example (shared tensors belong to the energy, as buffers or parameters)"
             )
+    for kind in trees.strangers(features):
+        raise ValueError(
+            f"the features hold a {kind.__name__}, which no gradient would reach: F may return tensors and numbers, in "
+            "tuples, lists, dicts and named tuples, or in a dataclass made known by "
+            f"torch.utils._pytree.register_dataclass({kind.__name__})"
+        )
+
+
+def outside_inference_mode(
+    minimise: Callable[[nn.Module, Any, Tensor], Result], energy: nn.Module, features: Any, start: Tensor
+) -> Result:
+    """Inference tensors cannot enter autograd, and a minimiser needs dE/dy: it works on ordinary copies."""
+    with torch.inference_mode(False), torch.no_grad():
+        return minimise(energy, trees.tree_map(torch.clone, features), start.clone())
 
 
 def input_gradient(energies: Tensor, point: Tensor, *, create_graph: bool) -> Tensor:
+    if torch.is_inference_mode_enabled():
+        raise ValueError("dE/dy cannot be computed under torch.inference_mode(): use torch.no_grad() instead")
     if not energies.requires_grad:
         raise ValueError("the energy does not depend on y: it has no gradient to descend")
     (gradient,) = torch.autograd.grad(energies.sum(), point, create_graph=create_graph, allow_unused=True)

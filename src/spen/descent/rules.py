@@ -65,8 +65,8 @@ class LBFGS(StepRule):
     """y_{t+1} = y_t − η_t H_t g_t, H_t from the last ``memory`` differences s = Δz, r = Δg (two-loop recursion).
 
     Unrolled: no line search, every operation differentiable, every example its own history. A pair enters an
-    example's history only where its curvature is positive, ⟨s, r⟩ > 1e-10 ‖s‖‖r‖. The first step, which has no
-    history, is a plain gradient step of ``first_rate``·g.
+    example's history only where its curvature is positive, ⟨s, r⟩ > 1e-10 ‖s‖‖r‖, and no number underflows. The first
+    step, which has no history, is a plain gradient step of ``first_rate``·g.
     """
 
     def __init__(
@@ -108,7 +108,11 @@ class LBFGS(StepRule):
     def _pair(self, step: Tensor, change: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         s, r = flat(step), flat(change)
         curvature = _dot(s, r)
-        good = curvature.detach() > 1e-10 * (_dot(s, s) * _dot(r, r)).detach().sqrt()
+        squared = _dot(r, r).detach()
+        # 1/⟨s, r⟩² and 1/⟨r, r⟩², in the derivative, would overflow below the root of the smallest number.
+        floor = torch.finfo(s.dtype).tiny ** 0.5
+        good = curvature.detach() > 1e-10 * (_dot(s, s).detach() * squared).sqrt()
+        good = good & (curvature.detach() > floor) & (squared > floor)
         inverse = torch.where(good, 1 / torch.where(good, curvature, torch.ones_like(curvature)), 0.0)
         return s, r, inverse, good
 

@@ -68,7 +68,10 @@ class Trajectory:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """[g_0, …]: dE/dy at y_0, y_1, … for each step taken; 0 for examples that had stopped."""
+        """[g_0, …] at y_0, y_1, … for each step taken; 0 for examples that had stopped.
+
+        dE/dy; over a domain that differentiates through its output map (``through_logits``), dE/dz of the logits z.
+        """
         if self._gradients is None:
             raise ValueError("this trajectory kept no gradients; build the Minimizer with keep_gradients=True")
         return self._gradients

@@ -36,6 +36,10 @@ class Sum(Energy):
             for name, part in inner:
                 parts[_unused(name, parts)] = part
         for name, energy in named.items():
+            if hasattr(nn.ModuleDict, name):
+                raise ValueError(
+                    f"a summand cannot be called {name!r}, which torch's ModuleDict uses: name it otherwise"
+                )
             parts[_unused(name, parts)] = energy
         if not parts:
             raise ValueError("a Sum needs at least one energy")
@@ -153,6 +157,6 @@ def _name(energy: nn.Module) -> str:
 
 def _unused(name: str, taken: nn.ModuleDict) -> str:
     unique, count = name, 2
-    while unique in taken:
+    while hasattr(taken, unique):  # a summand, or something that every ModuleDict has: an energy class Values
         unique, count = f"{name}{count}", count + 1
     return unique

@@ -14,6 +14,7 @@ from spen.descent.potential import Potential, identity
 from spen.describe import as_called
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
+from spen.objectives.truth import point_of, type_of
 from spen.protocols import Objective
 
 
@@ -111,7 +112,7 @@ class ContrastiveDivergence(Objective):
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         features = model.features(x)
         space = coordinates_of(model.minimizer.domain)
-        truth = space.enter(target if self.truth is None else self.truth(target), self.margin)
+        truth = space.enter(point_of(target, self.truth, type_of(model, features)), self.margin)
         negative = space.output(self.samples(model, features, truth))
         low, high = model.energy(space.output(truth), features), model.energy(negative, features)
         total = (low - high).mean()

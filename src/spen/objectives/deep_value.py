@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spen.model import SPEN
+from spen.objectives.truth import point_of, type_of
 from spen.protocols import Energy, Features, Loss, Objective
 
 Draw = Literal["truth", "inference", "adversarial", "mixed"]
@@ -32,7 +33,7 @@ def misfit(energy: Tensor, value: Tensor, fit: Fit) -> Tensor:  # (B,), (B,) -> 
     """How far the energy is from the value: (E + v)², or the cross-entropy of v and sigmoid(−E)."""
     if fit == "squared":
         return (energy + value).square()
-    return F.binary_cross_entropy_with_logits(-energy, value, reduction="none")
+    return F.binary_cross_entropy_with_logits(-energy, value.to(energy.dtype), reduction="none")
 
 
 class DeepValue(Objective):
@@ -81,16 +82,12 @@ class DeepValue(Objective):
             if name == "adversarial":
                 wrong = Misfit(model.energy, self._checked, self.fit)
                 return model.minimizer(wrong, (features, target), model.init(features)).output
-            truth = self._point(target)
+            truth = point_of(target, self.truth, type_of(model, features))
             if name == "truth":
                 return truth
             other = truth[torch.randperm(len(truth), device=truth.device)]
             place = torch.rand(len(truth), *[1] * (truth.dim() - 1), device=truth.device, dtype=truth.dtype)
             return torch.lerp(truth, other, place)
-
-    def _point(self, target: Any) -> Tensor:
-        truth = target if self.truth is None else self.truth(target)
-        return truth.to(torch.get_default_dtype()) if not truth.is_floating_point() else truth
 
     def _checked(self, y: Tensor, target: Any) -> Tensor:
         value = self.value(y, target)

@@ -15,7 +15,7 @@ from spen.model import SPEN
 from spen.objectives.together import Together
 from spen.protocols import Loss, Objective
 
-Weights = Literal["harmonic", "last"] | Sequence[float]
+Weights = Literal["harmonic", "last"] | Sequence[float] | Tensor
 
 
 class EndToEnd(Objective):
@@ -23,8 +23,9 @@ class EndToEnd(Objective):
 
     ``weights="harmonic"`` is the paper's w_t = 1/(T − t + 1); ``"last"`` puts all weight on y_T, with no 1/T;
     a sequence gives w_1 … w_T. The penalties of Sec. 4.2's future work are off unless given:
-    ``change_penalty`` · mean_t ‖y_t − y_{t−1}‖ and ``gradient_penalty`` · mean_t ‖dE/dy_t‖ (the latter needs
-    a Minimizer with keep_gradients=True).
+    ``change_penalty`` · mean_t ‖y_t − y_{t−1}‖ and ``gradient_penalty`` · mean_t ‖g_t‖, g_t the gradient that the
+    descent followed (dE/dy, or dE/dlogits over a ``through_logits`` domain; needs a Minimizer with
+    keep_gradients=True).
     """
 
     def __init__(
@@ -37,10 +38,13 @@ class EndToEnd(Objective):
     ) -> None:
         if isinstance(weights, str) and weights not in ("harmonic", "last"):
             raise ValueError(f'weights must be "harmonic", "last" or one number per step, not {weights!r}')
+        given = weights if isinstance(weights, str) else [float(w) for w in weights]
+        if not any(given):
+            raise ValueError("some iterate must have a weight, but all of them are 0")
         if change_penalty < 0 or gradient_penalty < 0:
             raise ValueError("a penalty must not be negative")
         self.loss = loss
-        self.weights = weights
+        self.weights: Literal["harmonic", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
         self._losses = Together()

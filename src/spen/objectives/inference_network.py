@@ -11,6 +11,7 @@ from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.losses import per_example
 from spen.objectives.structured_hinge import LossAugmented
+from spen.objectives.truth import point_of
 from spen.protocols import Loss, Objective
 
 
@@ -60,7 +61,7 @@ class InferenceNetwork(Objective):
         return model.feedforward(x)
 
     def _energy_side(self, model: SPEN, features: Any, answer: Tensor, target: Any) -> Tensor:
-        truth = (target if self.truth is None else self.truth(target)).to(answer.dtype)
+        truth = point_of(target, self.truth, answer.dtype)
         margin = self._cost(answer, target) - model.energy(answer, features) + model.energy(truth, features)
         return (margin.clamp_min(0) if self.slack else margin).mean()
 

@@ -13,17 +13,26 @@ from spen.protocols import Loss
 
 def squared_error(y: Tensor, target: Tensor) -> Tensor:
     """Mean over coordinates of (y − y*)²."""
+    check_shapes(y, target)
     return flat((y - target).square()).mean(1)
 
 
 def log_loss(y: Tensor, target: Tensor) -> Tensor:
     """−Σ y* log y over simplices: y and y* hold probabilities along the last dimension."""
+    check_shapes(y, target)
     return -(target * _log(y)).flatten(1).sum(1)
 
 
 def binary_log_loss(y: Tensor, target: Tensor) -> Tensor:
     """−Σ y* log y + (1 − y*) log(1 − y) over the coordinates of a box."""
+    check_shapes(y, target)
     return -flat(target * _log(y) + (1 - target) * _log(1 - y)).sum(1)
+
+
+def check_shapes(y: Tensor, target: Tensor) -> None:
+    """(B, 1) and (B,) would broadcast to every pair of examples."""
+    if y.shape != target.shape:
+        raise ValueError(f"y has shape {tuple(y.shape)} and the target {tuple(target.shape)}: a loss needs them alike")
 
 
 def per_example(loss: Loss, y: Tensor, target: Any, who: str) -> Tensor:  # (B,)

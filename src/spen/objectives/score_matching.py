@@ -11,6 +11,7 @@ from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
+from spen.objectives.truth import point_of, type_of
 from spen.protocols import Objective
 
 
@@ -28,7 +29,7 @@ class ScoreMatching(Objective):
         self.probes, self.margin, self.truth = probes, _checked_margin(margin), truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
-        potential, z = _in_coordinates(model, x, target if self.truth is None else self.truth(target), self.margin)
+        potential, z = _in_coordinates(model, x, target, self.truth, self.margin)
         with torch.enable_grad():
             point = z.detach().requires_grad_()
             slope, _ = potential.differentiable_gradient(point)
@@ -58,16 +59,16 @@ class DenoisingScoreMatching(Objective):
         self.noise, self.margin, self.truth = noise, _checked_margin(margin), truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
-        potential, z = _in_coordinates(model, x, target if self.truth is None else self.truth(target), self.margin)
+        potential, z = _in_coordinates(model, x, target, self.truth, self.margin)
         epsilon = torch.randn_like(z)
         slope, _ = potential.differentiable_gradient((z + self.noise * epsilon).detach())
         return 0.5 * flat((self.noise * slope - epsilon).square()).sum(1).mean()
 
 
-def _in_coordinates(model: SPEN, x: Any, truth: Tensor, margin: float) -> tuple[Potential, Tensor]:
-    space = coordinates_of(model.minimizer.domain)
-    potential = Potential.of(InCoordinates(model.energy, space), model.features(x), identity)
-    return potential, space.enter(truth, margin)
+def _in_coordinates(model: SPEN, x: Any, target: Any, truth: Any, margin: float) -> tuple[Potential, Tensor]:
+    space, features = coordinates_of(model.minimizer.domain), model.features(x)
+    potential = Potential.of(InCoordinates(model.energy, space), features, identity)
+    return potential, space.enter(point_of(target, truth, type_of(model, features)), margin)
 
 
 def _curve(slope: Tensor, point: Tensor, direction: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from spen.model import SPEN
 from spen.objectives.losses import per_example
+from spen.objectives.truth import point_of
 from spen.protocols import Energy, Features, Loss, Objective
 
 
@@ -39,9 +40,9 @@ class StructuredHinge(Objective):
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         features = model.features(x)
         violating = self.search(model, features, target)
-        truth = target if self.truth is None else self.truth(target)
+        truth = point_of(target, self.truth, violating.dtype)
         margin = self._cost(violating, target) - model.energy(violating, features)
-        return (margin + model.energy(truth.to(violating.dtype), features)).clamp_min(0).mean()
+        return (margin + model.energy(truth, features)).clamp_min(0).mean()
 
     def search(self, model: SPEN, features: Features, target: Any) -> Tensor:
         """argmin_y E(y) − Δ(y, y*), by descent."""

@@ -200,7 +200,7 @@ class GraphReplay(torch.autograd.Function):
         captured.lease += 1
         captured.free = False
         ctx.recorder, ctx.captured, ctx.tape, ctx.lease = recorder, captured, tape, _Lease(captured)
-        ctx.save_for_backward(start)
+        ctx.save_for_backward(start, *inputs)  # autograd says if they have been changed
         ctx.set_materialize_grads(False)
         return tuple(results)
 
@@ -208,14 +208,15 @@ class GraphReplay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         captured: Captured = ctx.captured
+        start, *_ = ctx.saved_tensors
         if ctx.lease.number == captured.lease and captured.pattern == pattern_of(cotangents):
             bars = captured.pull_back(cotangents)
             captured.free = True
         else:
             ctx.lease.give_up()
             ctx.recorder.look_at(pattern_of(cotangents))
-            with torch.no_grad():
-                saved = ctx.tape.record(ctx.saved_tensors[0].detach())
+            with torch.no_grad(), ctx.tape.held.put_back():
+                saved = ctx.tape.record(start.detach())
                 bars = ctx.tape.pull_back(saved, cotangents)
         return (None, None, None, *bars)
 
@@ -277,7 +278,8 @@ class Recorder:
                 return captured
         # The loss may ask for other iterates than before: graphs that do not serve it any more make room.
         self.captured = [c for c in self.captured if not c.free]
-        if len(self.captured) >= self.at_once or self.seen is None:
+        # A graph would draw random numbers anew on the way back.
+        if len(self.captured) >= self.at_once or self.seen is None or tape.potential.draws:
             return None
         try:
             self.captured.append(Captured(tape, start, self.seen))
@@ -292,7 +294,7 @@ class _Watched(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*tape.record(start))
+        ctx.save_for_backward(*tape.record(start), *inputs)
         ctx.set_materialize_grads(False)
         ctx.recorder, ctx.tape = recorder, tape
         return (*tape.path.outputs, *tape.path.gradients)
@@ -301,7 +303,8 @@ class _Watched(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         ctx.recorder.look_at(pattern_of(cotangents))
-        return (None, None, *ctx.tape.pull_back(released(ctx), cotangents))
+        with ctx.tape.held.put_back():
+            return (None, None, *ctx.tape.pull_back(released(ctx), cotangents))
 
 
 def pattern_of(cotangents: Sequence[Tensor | None]) -> Pattern:

@@ -9,6 +9,7 @@ from spen.batch import flat
 from spen.descent.gradients.replay import Replayed
 from spen.descent.gradients.second_order import Products, added, exact_product, nothing
 from spen.descent.potential import Potential, ScoreFunction
+from spen.descent.repeatable import drawing_from, generators
 
 # The cube root of the rounding error balances it against the curvature of the gradient, for y of order one.
 _RADII = {torch.float64: 3e-6, torch.float32: 1e-2}
@@ -24,7 +25,8 @@ class FiniteDifference(Replayed):
     (an entropy) are differentiated exactly, since y log y bends too sharply near 0 for any radius.
 
     ``doubled=True`` evaluates both points as one batch of twice the size (time); ``False`` one after the other
-    (memory). ``radius=None`` picks 1e-2 in single and 3e-6 in double precision, for y of order one.
+    (memory), as it also does for an energy that draws random numbers. ``radius=None`` picks 1e-2 in single
+    and 3e-6 in double precision, for y of order one.
     """
 
     exact = False
@@ -48,10 +50,12 @@ class FiniteDifference(Replayed):
         radius = self._radius(point.dtype)
         rows = flat(direction)
         size = torch.maximum(rows.square().mean(1).sqrt(), rows.abs().amax(1) / _PEAK)
+        size = torch.where(size < torch.finfo(size.dtype).tiny, 0.0, size)  # 1/size would overflow
         reach = torch.where(size > 0, radius / size, 0.0)  # ε_i
         weight = size / (2 * radius)  # 1 / 2ε_i; 0 where there is no direction
         shift = reach.view(-1, *[1] * (direction.dim() - 1)) * direction
-        difference = self._one_pass if self.doubled else self._two_passes
+        # In one pass the two points would be scored by different random numbers.
+        difference = self._one_pass if self.doubled and not potential.draws else self._two_passes
         return difference(potential, point.detach(), shift, weight, energy)
 
     def _one_pass(
@@ -72,8 +76,9 @@ class FiniteDifference(Replayed):
     ) -> Products:
         targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]
         results = []
+        drawn = generators(point.device) if potential.draws else ()
         for moved, signed in ((point + shift, weight), (point - shift, -weight)):
-            with torch.enable_grad():
+            with torch.enable_grad(), drawing_from(drawn, point.device):
                 leaf = moved.requires_grad_()
                 total = (potential(leaf, energy) * signed).sum()
             at_leaf, *rest = _gradients(total, [leaf, *targets])

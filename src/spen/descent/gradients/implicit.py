@@ -10,9 +10,10 @@ from torch import Tensor
 
 from spen.batch import flat
 from spen.descent.gradients.checkpointed import Checkpointed
-from spen.descent.gradients.replay import Replayed
+from spen.descent.gradients.replay import Replayed, refuse_replica, replayed
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential, identity
+from spen.descent.repeatable import Held
 from spen.protocols import Domain, GradientStrategy
 
 
@@ -21,15 +22,16 @@ class Implicit(GradientStrategy):
 
     The gradient does not depend on how the minimiser was found, so it knows nothing of earlier iterates or rates,
     and Init's is exactly zero. It is right only at a minimum: an unconverged descent is refused. ``iterations``
-    and ``tolerance`` (relative residual) bound the solver; ``through`` supplies its Hessian-vector products.
+    and ``tolerance`` (relative residual; None: 1e-8, or 64 units of the last place) bound the solver; ``through``
+    supplies its Hessian-vector products.
     """
 
-    def __init__(self, iterations: int = 200, tolerance: float = 1e-8, through: Replayed | None = None) -> None:
-        if iterations < 1 or not tolerance > 0:
+    def __init__(self, iterations: int = 200, tolerance: float | None = None, through: Replayed | None = None) -> None:
+        if iterations < 1 or (tolerance is not None and not tolerance > 0):
             raise ValueError(f"Implicit needs iterations ≥ 1 and tolerance > 0, not {iterations} and {tolerance}")
         self.iterations = iterations
         self.tolerance = tolerance
-        self.through = Checkpointed() if through is None else through
+        self.through = replayed(Checkpointed() if through is None else through, "Implicit")
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         if descend.stop is None:
@@ -44,6 +46,7 @@ class Implicit(GradientStrategy):
             )
         if descend.keep_gradients:
             raise ValueError("Implicit cannot differentiate the gradients of earlier steps: use keep_gradients=False")
+        refuse_replica(potential)
         with torch.no_grad():
             path = descend(potential.detached(), start.detach())
         missing = int((~path.converged).sum())
@@ -60,7 +63,7 @@ class Implicit(GradientStrategy):
                 "such as Checkpointed()"
             )
         plain = Potential.of(potential.energy, potential.features, identity)
-        tape = _Tape(descend.domain, plain.detached(), self)
+        tape = _Tape(descend.domain, plain.detached(), self, Held(potential.energy, descend.domain))
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
         return path
 
@@ -73,6 +76,7 @@ class _Tape:
     domain: Domain
     potential: Potential
     strategy: Implicit
+    held: Held
     outputs: int = 0
 
 
@@ -82,7 +86,7 @@ class _Minimiser(torch.autograd.Function):
         learns = len(tape.potential.feature_tensors()) + len(tape.potential.parameters())
         tape.outputs = len(tensors) - learns
         ctx.tape = tape
-        ctx.save_for_backward(tensors[tape.outputs - 1])
+        ctx.save_for_backward(*tensors[tape.outputs - 1 :])  # the inputs too: autograd says if they have been changed
         ctx.set_materialize_grads(False)
         return tuple(y.view_as(y) for y in tensors[: tape.outputs])
 
@@ -98,9 +102,10 @@ class _Minimiser(torch.autograd.Function):
         nothing = [None] * tape.outputs
         if cotangents[-1] is None:
             return (None, *nothing, *[None] * (len(ctx.needs_input_grad) - 1 - tape.outputs))
-        (answer,) = ctx.saved_tensors
-        solution = _solve(tape, answer.detach(), cotangents[-1])
-        _, bars = tape.strategy.through.product(tape.potential, answer.detach(), solution)
+        answer = ctx.saved_tensors[0].detach()
+        with tape.held.put_back():
+            solution = _solve(tape, answer, cotangents[-1])
+            _, bars = tape.strategy.through.product(tape.potential, answer, solution)
         return (None, *nothing, *(None if bar is None else -bar for bar in bars))
 
 
@@ -116,12 +121,13 @@ def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
         return flat(a * b).sum(1).view(-1, *[1] * (a.dim() - 1))
 
     residual = domain.lower(answer, cotangent)
-    goal = strategy.tolerance**2 * dot(residual, residual)
+    tolerance = max(1e-8, 64 * torch.finfo(answer.dtype).eps) if strategy.tolerance is None else strategy.tolerance
+    goal = tolerance**2 * dot(residual, residual)
     solution, direction, squared = torch.zeros_like(residual), residual, dot(residual, residual)
     for _ in range(strategy.iterations):
         open_rows = squared > goal
         if not bool(open_rows.any()):
-            return domain.lift(answer, solution)
+            break
         image = curvature(direction)
         bend = dot(direction, image)
         if bool((open_rows & (bend <= 0)).any()):
@@ -136,7 +142,8 @@ def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
         direction = residual + torch.where(open_rows, squared / previous.clamp_min(1e-300), 0.0) * direction
     if bool((squared > goal).any()):
         raise RuntimeError(
-            f"Implicit's conjugate gradients did not reach a relative residual of {strategy.tolerance} in "
+            f"Implicit's conjugate gradients did not reach a relative residual of {tolerance} in "
             f"{strategy.iterations} iterations: allow more of them or a larger tolerance"
         )
-    return domain.lift(answer, solution)
+    # A cotangent that is not finite leaves its example at once: the gradient is not finite either.
+    return domain.lift(answer, torch.where(squared.isfinite(), solution, torch.nan))

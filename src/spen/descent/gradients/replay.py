@@ -6,17 +6,19 @@ H v and ∂_θ⟨v, ∇E⟩. The step is cheap and autograd differentiates it; t
 
 from __future__ import annotations
 
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spen.descent.gradients.second_order import Products, plus
 from spen.descent.loop import Descend, Path, Step
 from spen.descent.potential import Potential
+from spen.descent.repeatable import Held, States, drawing_from, generators, is_replica, same, set_generators
 from spen.protocols import GradientStrategy
 
 Evaluation = Callable[[Potential, Tensor], tuple[Tensor, ...]]
@@ -24,6 +26,9 @@ Evaluation = Callable[[Potential, Tensor], tuple[Tensor, ...]]
 
 ProductFunction = Callable[..., Products]
 """H v and ∂⟨v, ∇E⟩ for a potential, a point, a direction, and what was kept of the evaluation, all of it or nothing."""
+
+# Energies that have drawn random numbers.
+_drawing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 class Replayed(GradientStrategy):
@@ -40,6 +45,15 @@ class Replayed(GradientStrategy):
         return replay(descend, potential, start, self.product)
 
 
+def replayed(through: GradientStrategy, who: str) -> Replayed:
+    """``through``, if it has products of its own for another strategy to use."""
+    if not isinstance(through, Replayed):
+        raise ValueError(
+            f"{who} takes its products from Checkpointed(), ForwardOverReverse() or FiniteDifference(), not {through}"
+        )
+    return through
+
+
 @dataclass(frozen=True)
 class Taken:
     """One step on the tape: where its tensors are among the saved ones, and who moved."""
@@ -51,6 +65,7 @@ class Taken:
     kept: list[int]  # what the evaluation left for the product
     active: Tensor | None  # (B,) bool; None: every example moves
     rows: Tensor | None  # the indices of the active ones
+    drawn: States  # of the generators before the energy was evaluated; nothing where it draws no numbers
 
 
 @dataclass
@@ -69,26 +84,44 @@ class Tape:
     autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
 
     def __post_init__(self) -> None:
+        refuse_replica(self.potential)
         parts = (self.descend.rule, self.descend.domain)
         self.learned = [p for part in parts for p in part.parameters() if p.requires_grad]
+        self.held = Held(self.potential.energy, *parts)  # to be put back around ``pull_back``
+        if self.potential.energy in _drawing:
+            self.potential = replace(self.potential, draws=True)
 
     def record(self, start: Tensor) -> list[Tensor]:
         """Run the loop; return the tensors that ``pull_back`` needs."""
+        begin = generators(start.device)
+        saved = self._record(start)
+        if not self.potential.draws and not same(begin, generators(start.device)):
+            # Once for each energy: from here on the state of the generators is noted at every step.
+            _drawing.add(self.potential.energy)
+            self.potential = replace(self.potential, draws=True)
+            set_generators(begin, start.device)
+            saved = self._record(start)
+        return saved
+
+    def _record(self, start: Tensor) -> list[Tensor]:
         store, self.steps = _Store(start), []
         self.autocast = _autocast_state(start)
         # The backward pass begins with the last step and lets go of what it has used: what is made again comes last.
         first = self.descend.rule.steps - round(self.keep * self.descend.rule.steps)
         kept: tuple[Tensor, ...] = ()
+        drawn: States = ()
 
         def evaluate(potential: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal kept
+            nonlocal kept, drawn
+            drawn = generators(point.device) if self.potential.draws else ()
             g, energies, *others = self.gradient(potential, point)
             kept = tuple(others) if len(self.steps) >= first else ()
             return g, energies
 
         def watch(s: Step) -> None:
             before, after = store.put_all(s.before), store.put_all(s.after)
-            self.steps.append(Taken(s.t, store.put(s.z), before, after, store.append(kept), s.active, s.rows))
+            place, others = store.put(s.z), store.append(kept)
+            self.steps.append(Taken(s.t, place, before, after, others, s.active, s.rows, drawn))
 
         # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
@@ -134,7 +167,8 @@ def replay(
 class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*tape.record(start))
+        # The inputs too, which the backward pass evaluates the energy with: autograd says if they have been changed.
+        ctx.save_for_backward(*tape.record(start), *inputs)
         ctx.set_materialize_grads(False)
         ctx.tape = tape
         return (*tape.path.outputs, *tape.path.gradients)
@@ -143,7 +177,17 @@ class _Replay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tape: Tape = ctx.tape
-        return (None, *tape.pull_back(released(ctx), cotangents))
+        with tape.held.put_back():
+            return (None, *tape.pull_back(released(ctx), cotangents))
+
+
+def refuse_replica(potential: Potential) -> None:
+    """A gradient for each parameter needs to know the parameters."""
+    if is_replica(potential.energy):
+        raise ValueError(
+            "nn.DataParallel hands out copies without parameters, so the energy would get no gradient: "
+            "use DistributedDataParallel, or gradient=Exact()"
+        )
 
 
 def released(ctx: Any) -> list[Tensor]:
@@ -213,13 +257,16 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
         if direction is None:
             continue
         if active is not None and rows is None:  # masked: an example at rest sends nothing through its gradient
-            direction = torch.where(active.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
-        if tape.last is not None:
+            direction = _only(direction, active)
+        if tape.last is not None and step.drawn:  # the numbers that were drawn belong to the rows that were there
+            direction = _only(direction, counts)
+        elif tape.last is not None:
             rows = None if bool(moving.all()) else moving.nonzero().squeeze(1)  # type: ignore[union-attr]
         with torch.no_grad():
             point = descend.point(z, descend.domain.output(z)).detach()
         kept = _let_go(saved, step.kept) if tape.last is None else []  # the rows may be others by now
-        point_bar, bars = _products(tape, point, direction, rows, kept)
+        with drawing_from(step.drawn, point.device):
+            point_bar, bars = _products(tape, point, direction, rows, kept)
         for i, bar in enumerate(bars):
             if bar is not None and i < features and rows is not None:
                 bar = torch.zeros_like(targets[i]).index_copy(0, rows, bar)
@@ -267,6 +314,10 @@ def _pull(outputs: list[tuple[Tensor, Tensor | None]], inputs: list[Tensor]) -> 
 
 def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
     return None if bar is None else bar * kept.view(-1, *[1] * (bar.dim() - 1))
+
+
+def _only(direction: Tensor, rows: Tensor) -> Tensor:
+    return torch.where(rows.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
 
 
 def _autocast_state(tensor: Tensor) -> tuple[str, torch.dtype, bool]:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, ScoreFunction, input_gradient
+from spen.descent.repeatable import drawing_from, generators
 
 Products = tuple[Tensor | None, list[Tensor | None]]
 """(H v at the point, and ∂⟨v, ∇E⟩ for each feature tensor, then each parameter); None means zero."""
@@ -20,8 +21,10 @@ class NotTwiceDifferentiable(RuntimeError):
     """The energy has no second derivative that this strategy could use."""
 
 
-# Energies whose graph has been searched, and those whose second derivative has been tried.
+# Energies whose whole graph has been searched, those whose closed-form terms have, and those whose second derivative
+# has been tried.
 _searched: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+_searched_in_part: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 _tried: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -33,10 +36,11 @@ def exact_product(
     with torch.enable_grad():
         leaf = point.detach().requires_grad_()
         energies = potential(leaf, part)
-        if potential.energy not in _searched:
+        searched = _searched if part is None else _searched_in_part
+        if potential.energy not in searched:
             if names := once_differentiable_operations(energies):
                 raise _only_once(potential, " or ".join(names))
-            _searched.add(potential.energy)
+            searched.add(potential.energy)
         gradient = input_gradient(energies, leaf, create_graph=True)
     if not gradient.requires_grad:
         return None, [None] * len(targets)
@@ -55,7 +59,8 @@ def require_second_derivative(potential: Potential, descend: Descend, start: Ten
     with torch.no_grad():
         z = descend.domain.enter(start.detach()[:1])
         point = descend.point(z, descend.domain.output(z))
-    exact_product(potential.detached(rows), point, torch.ones_like(point))
+    with drawing_from(generators(point.device), point.device):
+        exact_product(potential.detached(rows), point, torch.ones_like(point))
     _tried.add(potential.energy)
 
 

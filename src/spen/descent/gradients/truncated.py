@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from spen.descent.gradients.checkpointed import Checkpointed
-from spen.descent.gradients.replay import Replayed, replay
+from spen.descent.gradients.replay import Replayed, replay, replayed
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential
 from spen.protocols import GradientStrategy
@@ -23,7 +23,7 @@ class Truncated(GradientStrategy):
         if steps < 1:
             raise ValueError(f"Truncated needs at least one step to differentiate, not {steps}")
         self.steps = steps
-        self.through = Checkpointed() if through is None else through
+        self.through = replayed(Checkpointed() if through is None else through, "Truncated")
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         return replay(descend, potential, start, self.through.product, last=self.steps)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from spen.objectives import binary_log_loss
+from spen.objectives.losses import check_shapes
 
 
 def soft_f1(y: Tensor, target: Tensor) -> Tensor:
     """Δ(y, y*) = 1 − 2⟨y, y*⟩ / (Σy + Σy*): 1 − F1 where y is a set, smooth between sets."""
+    check_shapes(y, target)
     sizes = y.flatten(1).sum(1) + target.flatten(1).sum(1)
     return 1 - 2 * (y * target).flatten(1).sum(1) / sizes.clamp_min(1e-6)
 
@@ -30,4 +32,5 @@ class F1AndLog:
 
 def hamming(y: Tensor, target: Tensor) -> Tensor:
     """Σ y + y* − 2 y y*: the number of labels that differ, linear in y."""
+    check_shapes(y, target)
     return (y + target - 2 * y * target).flatten(1).sum(1)

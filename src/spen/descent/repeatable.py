@@ -1,0 +1,78 @@
+"""What an energy depends on beside y and its features, so that a backward pass can evaluate it again as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+States = tuple[Tensor, ...]  # of torch's generator on the host, and of the one on the device
+
+
+class Held:
+    """The parameters and buffers of some modules as they are now: ``torch.func.functional_call`` may exchange them."""
+
+    def __init__(self, *modules: nn.Module) -> None:
+        parts = [part for module in modules for part in module.modules()]
+        places: list[Any] = [own for part in parts for own in (part._parameters, part._buffers) if own]
+        self._places = [(own, dict(own)) for own in places]
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """The modules with these tensors; afterwards they have those again that they had before."""
+        changed = [
+            (own, then, dict(own))
+            for own, then in self._places
+            if any(own.get(name) is not tensor for name, tensor in then.items())
+        ]
+        for own, then, _ in changed:
+            own.update(then)
+        try:
+            yield
+        finally:
+            for own, _, now in changed:
+                own.update(now)
+
+
+def is_replica(module: nn.Module) -> bool:
+    """Whether ``nn.DataParallel`` has made the module, or a part of it: it has no parameters of its own then."""
+    return any(part.__dict__.get("_is_replica", False) for part in module.modules())
+
+
+def generators(device: torch.device) -> States:
+    """The state of the generators that an energy on a device may draw from; nothing is known during a capture."""
+    if device.type != "cuda":
+        return (torch.get_rng_state(),)
+    if torch.cuda.is_current_stream_capturing():
+        return ()
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device)
+
+
+def same(first: States, second: States) -> bool:
+    """Whether nobody has drawn a number in between."""
+    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(first, second, strict=True))
+
+
+def set_generators(states: States, device: torch.device) -> None:
+    """Go on from a state that ``generators`` returned."""
+    if states:
+        torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state(states[1], device)
+
+
+@contextmanager
+def drawing_from(states: States, device: torch.device) -> Iterator[None]:
+    """Draw the numbers that followed a state; afterwards the generators go on from where they were."""
+    if not states:
+        yield
+        return
+    before = generators(device)
+    set_generators(states, device)
+    try:
+        yield
+    finally:
+        set_generators(before, device)
