@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from spen.storage import load_weights, save_weights
 if TYPE_CHECKING:
     from spen.model import SPEN
 
-__all__ = ["is_pretrained", "load_pretrained", "read_config", "save_pretrained"]
+__all__ = ["complete", "fitting", "is_pretrained", "load_pretrained", "read_config", "save_pretrained"]
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 KIND = "spen"
@@ -56,14 +58,30 @@ def load_pretrained(folder: Path | str, build: Builder | None = None) -> SPEN:
         model = (find_builder(name) if build is None else build)(**settings)
     except TypeError as error:
         raise ValueError(f"the settings in {Path(folder) / CONFIG} do not fit the builder: {error}") from None
-    try:
+    with fitting(folder):
         model.load_state_dict(load_weights(Path(folder) / WEIGHTS))
-    except RuntimeError as error:
-        first = " ".join(str(error).split())[:200]
-        raise ValueError(f"the weights in {folder} do not fit the model that was built: {first}") from None
     if name is not None:
         model.origin = Origin(name, settings)
     return model.eval()
+
+
+@contextmanager
+def fitting(folder: Path | str) -> Iterator[None]:
+    """Weights that are loaded within and do not fit end in one sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = " ".join(str(error).split())[:200]
+        raise ValueError(f"the weights in {folder} do not fit the model that was built: {first}") from None
+
+
+@contextmanager
+def complete(folder: Path | str) -> Iterator[None]:
+    """What a folder says of its model is read within; a part that is not there ends in one sentence."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder} does not say all of what its model is: {error} is missing or unreadable") from None
 
 
 def is_pretrained(folder: Path | str) -> bool:

@@ -127,6 +127,18 @@ def test_a_run_of_something_else(folder: Path) -> None:
     expect("is a run of chess; images and sentences are what can be", "predict", "foreign", "noisy.png", "-o", "y.png")
 
 
+def test_a_run_that_does_not_say_what_it_is(folder: Path) -> None:
+    (folder / "torn").mkdir()
+    (folder / "torn" / "run.json").write_text('{"recipe": {"task": "denoising", "data": "rooms"}}')
+    line = "torn does not say all of what its model is: 'name' is missing or unreadable"
+    expect(line, "predict", "torn", "noisy.png", "-o", "y.png")
+
+
+def test_a_place_that_cannot_be_written_to(folder: Path) -> None:
+    expect("noisy.png: file exists", "train", "dp-3", "--out", "noisy.png")
+    expect("noisy.png: file exists", "predict", "dp-3", "noisy.png", "-o", "noisy.png/y.png")
+
+
 def test_a_folder_of_another_run_is_not_overwritten() -> None:
     options = SMALLER["spen train srl/spen"].split()
     line = "roles holds a run of another recipe or seed; give another folder, or delete it to start anew"
@@ -352,3 +364,4 @@ def test_other_data_than_the_run_was_trained_on(folder: Path) -> None:
     expect(
         "label sets are scored on dev or test: the threshold is tuned on dev", "evaluate", "sets", "--split", "train"
     )
+    expect("label sets are scored on the CPU; leave --device out", "evaluate", "sets", "--device", "cuda")

@@ -51,6 +51,8 @@ def _end(error: BaseException) -> NoReturn:
         raise SystemExit(FAILURE)
     if hasattr(error, "format_message"):  # an option or an argument that the parser refuses
         _refused(error, error.format_message())
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:  # not "[Errno 2] …"
+        _say(f"{error.filename}: {error.strerror.lower()}", MISTAKE)
     ours = type(error).__module__.startswith("spen.")
     if ours or isinstance(error, (ValueError, OSError, ImportError)):
         _say(str(error), MISTAKE)

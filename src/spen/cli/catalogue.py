@@ -91,8 +91,9 @@ def data_sets() -> list[DataSet]:
     """Every data set that has a name."""
     from spen.tasks.denoising.recipes import REGIMES
 
+    ewt = "spen data fetch ewt, then spen data make ewt"
     seven = "spen data fetch 7scenes, then spen data make 7scenes"
-    yours = "put it there yourself"
+    yours = "put it there yourself, below the folder that SPEN_DATA names"
     sets = [
         DataSet("denoising", r.name, r.about, r.needs, seven if "redkitchen" in (r.needs or "") else yours)
         for r in REGIMES.values()
@@ -100,7 +101,7 @@ def data_sets() -> list[DataSet]:
     return [
         *sets,
         DataSet("srl", "builtin", "sentences from a grammar, with trees and roles", None),
-        DataSet("srl", "ewt", "English Web Treebank with PropBank's roles", "srl/ewt", "spen data fetch ewt"),
+        DataSet("srl", "ewt", "English Web Treebank with PropBank's roles", "srl/ewt", ewt),
         DataSet("multilabel", "bibtex", "159 tags of 7,395 publications", "multilabel/bibtex.npz", yours),
         DataSet("multilabel", "delicious", "983 tags of 16,105 web pages", "multilabel/delicious.npz", yours),
     ]

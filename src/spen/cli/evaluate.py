@@ -41,6 +41,8 @@ def evaluate(
     elif task == "srl":
         result, lines = _roles(model, split, data, device)
     elif task == "multilabel":
+        if device != "cpu":
+            raise ValueError("label sets are scored on the CPU; leave --device out")
         result, lines = _label_sets(model, split, data)
     else:
         raise ValueError(f"{model} is a run of the task {task!r}, which this version of spen does not know")

@@ -34,7 +34,8 @@ def predict(
         Path | None, typer.Option("--out", "-o", help="A file for one input, else a folder; roles may do without.")
     ] = None,
     peak: Annotated[
-        float | None, typer.Option(help="Images: the value that counts as 1, say 4000 for depth in mm.")
+        float | None,
+        typer.Option(help="Images: the value that counts as 1 (255 for 8 bits, 4000 mm for 16, 1 for floats)."),
     ] = None,
     holes: Annotated[
         Holes | None,

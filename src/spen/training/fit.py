@@ -57,7 +57,13 @@ def fit(
     ``devices`` > 1 trains with DDP.
     The model is left with the best weights.
     """
+    if metric.higher_is_better is None:
+        raise ValueError(
+            f"{type(metric).__name__} does not say whether higher is better: set higher_is_better = True or False on "
+            "its class"
+        )
     run = Run.begin(out, recipe or {}, seed)
+    run.keep_stages([stage.numbers() for stage in stages])
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):

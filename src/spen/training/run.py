@@ -31,18 +31,21 @@ class Run:
 
     @classmethod
     def begin(cls, folder: Path | str, recipe: dict[str, Any], seed: int) -> Run:
-        """Open the folder for training. A folder that holds another recipe or seed is refused, not overwritten."""
+        """Open the folder for training. A folder that holds another recipe or seed is refused, not overwritten, unless
+        that run had not got to the end of an epoch."""
         run = cls(Path(folder))
         run.folder.mkdir(parents=True, exist_ok=True)
         description = {"recipe": recipe, "seed": seed}
         if run._file.exists():
             known = run.description()
-            if {key: known.get(key) for key in description} != json.loads(json.dumps(description)):
+            if {key: known.get(key) for key in description} == json.loads(json.dumps(description)):
+                return run
+            if not run._is_empty():
                 raise ValueError(
                     f"{run.folder} holds a run of another recipe or seed; give another folder, "
                     "or delete it to start anew"
                 )
-            return run
+            run._stages.unlink(missing_ok=True)
         _write(run._file, {**description, "versions": versions(), "hardware": hardware(), "commit": commit()})
         return run
 
@@ -60,6 +63,17 @@ class Run:
             return json.loads(self._file.read_text(encoding="utf-8"))
         except (OSError, json.JSONDecodeError) as error:
             raise ValueError(f"{self._file} cannot be read: {error}") from None
+
+    def keep_stages(self, stages: list[dict[str, Any]]) -> None:
+        """Note how the run is trained; one that was begun in other stages is refused."""
+        asked = json.loads(json.dumps(stages))
+        if not self._stages.exists() or self._is_empty():
+            self._stages.parent.mkdir(parents=True, exist_ok=True)
+            _write(self._stages, asked)
+        elif json.loads(self._stages.read_text(encoding="utf-8")) != asked:
+            raise ValueError(
+                f"{self.folder} holds a run in other stages; give another folder, or delete it to start anew"
+            )
 
     def record(self, entry: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl, unless this epoch of this stage is there already (after a resume)."""
@@ -106,9 +120,17 @@ class Run:
             raise ValueError(f"{self.folder} has no trained weights yet: train it to the end, or resume it")
         return load_weights(self.weights_path)
 
+    def _is_empty(self) -> bool:
+        """Nothing but what was asked for is in the folder."""
+        return {p for p in self.folder.rglob("*") if p.is_file()} <= {self._file, self._stages}
+
     @property
     def _file(self) -> Path:
         return self.folder / "run.json"
+
+    @property
+    def _stages(self) -> Path:
+        return self.folder / "state" / "stages.json"
 
 
 def versions() -> dict[str, str]:

@@ -78,3 +78,26 @@ def test_batches_are_those_asked_for_up_to_whole_epochs(batches: int, per_epoch:
     assert batches <= epochs * each < batches + epochs
     recipe = find_recipe("dp-3").with_options(batches=batches, per_epoch=per_epoch)
     assert [stage.epochs for stage in stages_of(recipe, build(recipe, find_regime("rooms"))[1])] == [epochs]
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("prior=foo", "prior is one of foe, deep, convex, convex+, unet, not 'foo'"),
+        ("objective=foo", "objective is one of end-to-end, hinge, not 'foo'"),
+        ("gradient=foo", "gradient is one of auto, exact, "),
+        ("batches=0", "batches is a whole number from 1 on, not 0"),
+        ("batches=-5", "batches is a whole number from 1 on, not -5"),
+        ("per_epoch=0", "per_epoch is a whole number from 1 on, not 0"),
+        ("width=0", "width is a whole number from 1 on, not 0"),
+        ("warmup=-1", "warmup is a whole number from 0 on, not -1"),
+        ("rate=nan", "rate is a number from 0 on, not nan"),
+        ("rate=-1", "rate is a number from 0 on, not -1.0"),
+        ("crop=48", "crop is height and width, as in 96x128, not '48'"),
+        ("crop=0x4", "crop is height and width, as in 96x128, not '0x4'"),
+        ("crop=ax4", "crop must be a tuple, not 'ax4'"),
+    ],
+)
+def test_values_out_of_range_are_named(option: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        find_recipe(f"dp-3:{option}")

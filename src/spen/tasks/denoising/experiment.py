@@ -18,7 +18,7 @@ from spen.builders import Origin
 from spen.domains import Reals
 from spen.gradients import Exact
 from spen.objectives import Feedforward
-from spen.pretrained import is_pretrained, read_config
+from spen.pretrained import complete, fitting, is_pretrained, read_config
 from spen.protocols import Objective
 from spen.rules import GradientDescent
 from spen.tasks.denoising.crops import Crops
@@ -286,23 +286,33 @@ def load_trained(folder: Path | str) -> Trained:
         if config["builder"] != "denoising":
             raise ValueError(f"{folder} holds a model of the task {config['builder']!r}, not of denoising")
         settings = config["settings"]
-        recipe = find_recipe(settings["recipe"]).restored(settings["options"])
-        return Trained(recipe, spen.SPEN.from_pretrained(folder), build(recipe, find_regime(settings["data"]))[1])
+        with complete(folder):
+            recipe, regime = (
+                find_recipe(settings["recipe"]).restored(settings["options"]),
+                find_regime(settings["data"]),
+            )
+        return Trained(recipe, spen.SPEN.from_pretrained(folder), build(recipe, regime)[1])
     run = Run.open(folder)
     recipe = _recipe_of(run)
     if isinstance(recipe.method, Classical):
         raise ValueError(f"{folder} is a run of {recipe.name}, which has no network to load")
-    model, objective = build(recipe, find_regime(run.description()["recipe"]["data"]))
-    model.load_state_dict(run.load())
+    with complete(folder):
+        regime = find_regime(run.description()["recipe"]["data"])
+    model, objective = build(recipe, regime)
+    with fitting(folder):
+        model.load_state_dict(run.load())
     return Trained(recipe, model, objective)
 
 
 def _recipe_of(run: Run) -> Recipe:
-    description = run.description()["recipe"]
-    if description.get("task") != "denoising":
-        raise ValueError(f"{run.folder} is a run of the task {description.get('task')!r}, not of denoising")
-    recipe = find_recipe(description["name"])
-    options = {k: v for part in ("method", "schedule") for k, v in description[part].items()}
+    with complete(run.folder):
+        description = run.description()["recipe"]
+        task = description.get("task")
+    if task != "denoising":
+        raise ValueError(f"{run.folder} is a run of the task {task!r}, not of denoising")
+    with complete(run.folder):
+        recipe = find_recipe(description["name"])
+        options = {k: v for part in ("method", "schedule") for k, v in description[part].items()}
     return recipe.restored({k: tuple(v) if isinstance(v, list) else v for k, v in options.items()})
 
 

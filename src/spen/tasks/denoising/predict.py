@@ -92,6 +92,7 @@ def _targets(paths: list[Path], out: Path, *, single: bool) -> list[Path]:
     if single and out.suffix and not out.is_dir():
         if out.suffix.lower() not in WRITTEN_SUFFIXES:
             raise BadImage(f"{out}: cannot be written; name it {', '.join(WRITTEN_SUFFIXES[:-1])} or .npy")
+        out.parent.mkdir(parents=True, exist_ok=True)
         targets = [out]
     else:
         out.mkdir(parents=True, exist_ok=True)
