@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from spen.descent.compiled.graphs import Recorder
 from spen.descent.compiled.host import for_host
 from spen.descent.compiled.lower import lowered
-from spen.descent.compiled.trace import Flat, NotTraceable, Program
+from spen.descent.compiled.trace import Flat, Program
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
 from spen.descent.gradients.replay import Replayed, replay
 from spen.descent.loop import Descend, Path
@@ -166,7 +166,7 @@ def _again(options: dict[str, Any]) -> Compiled:
 
 def _key(descend: Descend, potential: Potential, start: Tensor) -> Key:
     leaves, spec = pytree.tree_flatten(potential.features)
-    features = tuple((_signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else _fixed(leaf) for leaf in leaves)
+    features = tuple((_signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     tensors, numbers = [], []
     for whole in (potential.energy, descend.rule, descend.domain):
         for part in whole.modules():  # once: this is asked for at every batch
@@ -208,18 +208,6 @@ class _Same:
     def __eq__(self, other: object) -> bool:
         # An object that is gone is equal to nothing: its successor may have its address.
         return isinstance(other, _Same) and (mine := self.found()) is not None and mine is other.found()
-
-
-def _fixed(leaf: Any) -> Any:
-    """A feature that is no tensor, which a program holds as it was."""
-    try:
-        hash(leaf)
-    except TypeError:
-        raise NotTraceable(
-            f"a feature is a {type(leaf).__module__}.{type(leaf).__name__}, which a program cannot tell from another: "
-            "make it a tensor with one row per example, or use the strategy inside Compiled by itself"
-        ) from None
-    return leaf
 
 
 def _signature(tensor: Tensor) -> Key:
