@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["load_weights", "save_weights", "write_whole"]
+__all__ = ["load_weights", "noted", "save_weights", "write_whole"]
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -22,6 +23,15 @@ def write_whole(path: Path, text: str) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def noted(path: Path, asked: Any) -> tuple[Any, Any]:
+    """What a JSON file says was asked, and what is asked now, as JSON has it; the first time the file is told."""
+    now = json.loads(json.dumps(asked))
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(now, indent=1) + "\n")
+    return json.loads(path.read_text(encoding="utf-8")), now
 
 
 def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:

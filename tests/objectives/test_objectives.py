@@ -51,7 +51,7 @@ def test_an_objective_of_ones_own_prints_what_it_keeps() -> None:
             self.weight = weight
 
         def __call__(self, model: spen.SPEN, x: object, target: object) -> Tensor:
-            raise NotImplementedError
+            return torch.zeros(())
 
     assert repr(Mine(2.0)) == "Mine(weight=2.0)"
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.storage import write_whole
+from spen.storage import noted, write_whole
 from spen.training.checkpoints import load_weights, save_weights
 
 
@@ -66,11 +66,10 @@ class Run:
 
     def keep_stages(self, stages: list[dict[str, Any]]) -> None:
         """Note how the run is trained; one that was begun in other stages is refused."""
-        asked = json.loads(json.dumps(stages))
-        if not self._stages.exists() or self._is_empty():
-            self._stages.parent.mkdir(parents=True, exist_ok=True)
-            _write(self._stages, asked)
-        elif json.loads(self._stages.read_text(encoding="utf-8")) != asked:
+        if self._is_empty():
+            self._stages.unlink(missing_ok=True)
+        known, asked = noted(self._stages, stages)
+        if known != asked:
             raise ValueError(
                 f"{self.folder} holds a run in other stages; give another folder, or delete it to start anew"
             )

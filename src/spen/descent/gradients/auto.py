@@ -22,6 +22,7 @@ from spen.descent.gradients.finite_difference import FiniteDifference
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential
+from spen.descent.repeatable import drawing_from, generators
 from spen.protocols import GradientStrategy
 
 SLACK = 0.05
@@ -187,12 +188,14 @@ def _put_back(descend: Descend, potential: Potential, device: torch.device) -> I
     """Leave random numbers and buffers as they were: a trial is not a part of training."""
     parts = [part for whole in (potential.energy, descend.rule, descend.domain) for part in whole.modules()]
     held = [(p._buffers, n, b, b._version, b.clone()) for p in parts for n, b in p._buffers.items() if b is not None]
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        yield
-    with torch.no_grad():
-        for buffers, name, buffer, version, value in held:
-            if buffers[name] is not buffer or buffer._version != version:
-                buffers[name] = buffer.copy_(value)
+    try:
+        with drawing_from(generators(device), device):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffers, name, buffer, version, value in held:
+                if buffers[name] is not buffer or buffer._version != version:
+                    buffers[name] = buffer.copy_(value)
 
 
 @dataclass

@@ -313,7 +313,7 @@ def _pull(outputs: list[tuple[Tensor, Tensor | None]], inputs: list[Tensor]) -> 
 
 
 def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
-    return None if bar is None else bar * kept.view(-1, *[1] * (bar.dim() - 1))
+    return None if bar is None else _only(bar, kept)
 
 
 def _only(direction: Tensor, rows: Tensor) -> Tensor:

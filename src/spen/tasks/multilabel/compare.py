@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spen.model import SPEN
 from spen.protocols import Objective
-from spen.storage import write_whole
+from spen.storage import noted, write_whole
 from spen.tasks.multilabel.data import Splits, load
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1
 from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
@@ -156,13 +156,13 @@ def read_attempt(path: Path) -> Attempt:
 def _begin(folder: Path, recipe: MultilabelRecipe, splits: Splits, seconds: float | None, updates: int | None) -> None:
     """Note what is asked; as by `Run.begin`, a folder where something else was asked is refused."""
     budget = {"seconds": seconds, "updates": updates}
-    asked = {"recipe": _base(recipe).describe(), "budget": budget, "data set": _digest(splits)}
-    asked = json.loads(json.dumps(asked))
-    path = folder / "asked.json"
-    if not path.exists() and not any(folder.glob("seed-*")):
-        _write(path, asked)
-        return
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path, asked = (
+        folder / "asked.json",
+        {"recipe": _base(recipe).describe(), "budget": budget, "data set": _digest(splits)},
+    )
+    known: dict[str, Any] = {}
+    if path.exists() or not any(folder.glob("seed-*")):  # else attempts that nobody knows the budget of
+        known, asked = noted(path, asked)
     other = [key for key, value in asked.items() if known.get(key) != value]
     if other:
         raise ValueError(

@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from spen.storage import write_whole
+from spen.storage import noted, write_whole
 from spen.tasks.srl.conll2005 import write_props
 from spen.tasks.srl.corpora import Prepared, Splits, builtin_splits, ewt_splits, prepare, without_genre
 from spen.tasks.srl.decoding import Decoder
@@ -194,12 +194,11 @@ def reproduce(settings: Settings) -> dict[str, Any] | None:
 
 def _check_folder(settings: Settings) -> None:
     """Refuse a folder whose results come from other data: they would stand in this table."""
-    path = settings.out / "asked.json"
     data = "built-in" if settings.data is None else "ewt"
-    asked = {"data": data, "quick": settings.quick, "sentences": settings.sentences}
-    if not path.exists():
-        _write_json(path, asked)
-    elif json.loads(path.read_text(encoding="utf-8")) != asked:
+    known, asked = noted(
+        settings.out / "asked.json", {"data": data, "quick": settings.quick, "sentences": settings.sentences}
+    )
+    if known != asked:
         raise ValueError(f"{settings.out} holds results of other data or another size; give another folder")
 
 
