@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spen.storage import write_whole
+from spen.storage import noted, write_whole
 
 
 def test_a_text_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +23,9 @@ def test_a_text_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.Monkey
         write_whole(path, "second")
     assert path.read_text(encoding="utf-8") == "first: ∇E\n"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_first_asking_is_noted_and_the_next_compared(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "asked.json"
+    assert noted(path, {"sizes": (1, 2)}) == ({"sizes": [1, 2]}, {"sizes": [1, 2]})
+    assert noted(path, {"sizes": (3,)}) == ({"sizes": [1, 2]}, {"sizes": [3]})

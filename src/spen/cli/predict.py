@@ -10,9 +10,9 @@ import typer
 from spen.cli.catalogue import complete_model
 from spen.cli.options import Json, OnDevice, check_device, describe_model
 from spen.cli.terminal import answer, counted, examples, working
+from spen.tasks.denoising.kinds import Holes
 
 Style = Literal["props", "json", "pretty"]
-Holes = Literal["auto", "zero", "none"]
 EXAMPLES = examples(
     "spen predict dp-3 noisy.png -o clean.png",
     "spen predict dp-3 depth.png -o filled.png --peak 4000",

@@ -287,10 +287,8 @@ def load_trained(folder: Path | str) -> Trained:
             raise ValueError(f"{folder} holds a model of the task {config['builder']!r}, not of denoising")
         settings = config["settings"]
         with complete(folder):
-            recipe, regime = (
-                find_recipe(settings["recipe"]).restored(settings["options"]),
-                find_regime(settings["data"]),
-            )
+            recipe = find_recipe(settings["recipe"]).restored(settings["options"])
+            regime = find_regime(settings["data"])
         return Trained(recipe, spen.SPEN.from_pretrained(folder), build(recipe, regime)[1])
     run = Run.open(folder)
     recipe = _recipe_of(run)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
+
+from spen.tasks.denoising.kinds import Holes
 
 DEPTH_PEAK_MM = 4000.0
 """Depth images enter a model as depth / 4000 mm."""
@@ -25,9 +26,6 @@ MAX_PIXELS = 2**26
 
 WRITTEN_SUFFIXES = (".png", ".tif", ".tiff", ".npy")
 IMAGE_SUFFIXES = (*WRITTEN_SUFFIXES, ".bmp", ".pgm", ".jpg", ".jpeg")
-
-Holes = Literal["auto", "zero", "none"]
-"""Which pixels hold no reading: zeros (``"auto"``: not of 8 bits, where 0 is black), or what is not finite alone."""
 
 _ORIENTATION = 0x0112  # the EXIF tag
 

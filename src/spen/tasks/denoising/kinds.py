@@ -6,6 +6,9 @@ import math
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+Holes = Literal["auto", "zero", "none"]
+"""Which pixels hold no reading: zeros (``"auto"``: not of 8 bits, where 0 is black), or what is not finite alone."""
+
 PriorName = Literal["foe", "deep", "convex", "convex+", "unet"]
 ObjectiveName = Literal["end-to-end", "hinge"]
 GradientName = Literal[

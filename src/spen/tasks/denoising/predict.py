@@ -14,11 +14,11 @@ from spen.tasks.denoising.images import (
     WRITTEN_SUFFIXES,
     BadImage,
     GreyImage,
-    Holes,
     list_images,
     load_image,
     save_image,
 )
+from spen.tasks.denoising.kinds import Holes
 from spen.tasks.denoising.priors import Observation
 from spen.tasks.denoising.recipes import System, find_recipe, find_regime
 from spen.tasks.shipped import about, check_model
