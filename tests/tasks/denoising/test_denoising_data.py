@@ -3,6 +3,7 @@
 import copy
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -156,16 +157,33 @@ def test_each_pass_meets_every_frame_once() -> None:
     assert [crop_frame(0, 0, i, 50) for i in range(50)] != [crop_frame(0, 1, i, 50) for i in range(50)]
 
 
-def test_fresh_noise_and_memory(greys: Path) -> None:
-    def noise(epoch: int, fresh: bool) -> torch.Tensor:
-        frames = GreyImages(greys)
-        crops = Crops(frames, size=(30, 40), fresh_noise=fresh, memory=1)
-        index = next(i for i in range(9) if crop_frame(0, epoch, i, 2) == 0)  # frame 0 is 30×40: the crop is all of it
-        crop = crops.crop(epoch, index)
-        return crop.noisy - crop.truth
+def test_a_sensor_reads_the_frames_of_every_batch_anew_and_again_the_same() -> None:
+    def crops(**options: Any) -> Crops:
+        return Crops(Rooms("train", 3), size=(96, 128), sensor=Sensor(12.0), **options)
 
-    assert torch.equal(noise(0, False), noise(1, False))
-    assert not torch.equal(noise(0, True), noise(1, True))
+    first, plain = crops().batch(0, 0, 6), Crops(Rooms("train", 3)).batch(0, 0, 6)
+    assert torch.equal(first.truth, plain.truth)  # the same windows
+    assert not torch.equal(first.noisy, plain.noisy)
+    assert all(torch.equal(*parts) for parts in zip(first, crops().batch(0, 0, 6), strict=True))
+    assert all(torch.equal(*parts) for parts in zip(first, crops(memory=2).batch(0, 0, 6), strict=True))
+    assert not torch.equal(first.noisy, crops(seed=1).batch(0, 0, 6).noisy)
+    assert torch.equal(first.scored, first.valid & (first.truth > 0))
+    assert torch.equal(first.hole, ~first.valid & (first.truth > 0))
+    assert torch.equal(first.surface & ~first.valid, torch.zeros_like(first.valid))
+    assert torch.equal(first.noisy == 0, ~first.valid)
+    new, old = ((frame.noisy - frame.truth)[frame.surface].square().mean().sqrt() for frame in (first, plain))
+    assert float(new) == pytest.approx(float(old), rel=0.2)
+
+
+def test_an_exact_sensor_sees_the_truth() -> None:
+    """By value: no noise, no jitter, and nothing lost but what geometry hides."""
+    exact = Crops(Rooms("train", 2), sensor=Sensor(0.0)).batch(0, 0, 4)
+    assert float(exact.valid.float().mean()) > 0.7
+    assert torch.allclose(exact.noisy[exact.scored], exact.truth[exact.scored], atol=1e-6)
+    # One frame twice in a batch is read twice.
+    twice = Crops(Rooms("train", 1), size=(240, 320), sensor=Sensor(12.0)).batch(0, 0, 2)
+    assert torch.equal(twice.truth[0], twice.truth[1])
+    assert not torch.equal(twice.noisy[0], twice.noisy[1])
 
 
 def test_memory_bounds_what_is_kept_and_copies_travel(pairs: Path) -> None:

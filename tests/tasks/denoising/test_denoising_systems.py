@@ -14,7 +14,7 @@ from PIL import Image
 from spen.tasks.denoising.baselines import REAL_DEPTH_TV
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.experiment import build, evaluate, load_run, open_splits, train
+from spen.tasks.denoising.experiment import Splits, build, evaluate, load_run, open_splits, train
 from spen.tasks.denoising.images import load_image
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.predict import denoise_files, load_model
@@ -30,6 +30,7 @@ from spen.tasks.denoising.scoring import (
     observation,
     summed_squared_error,
 )
+from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
 from spen.tasks.denoising.systems import build_model, build_objective, whole_truth
 from spen.tasks.shipped import shipped
 from tests.cli import world
@@ -283,10 +284,7 @@ def test_folders_are_denoised_and_sources_are_safe(tmp_path: Path) -> None:
     assert {"dp-3", "srl-grammar"} <= set(shipped())
 
 
-@pytest.mark.parametrize("flips", [False, True])
-def test_crops_of_depth_are_turned_over_when_asked(
-    flips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _crops_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> Crops:
     made: list[Crops] = []
 
     def crops(*args: object, **options: object) -> Crops:
@@ -295,6 +293,27 @@ def test_crops_of_depth_are_turned_over_when_asked(
 
     monkeypatch.setattr("spen.tasks.denoising.experiment.Crops", crops)
     few = {"batches": 1, "batch_size": 1, "crop": "16x16", "width": 2, "warmup": 0}
-    recipe = find_recipe("foe-3").with_options(**few, flips=str(flips).lower())
+    recipe = find_recipe("foe-3").with_options(**few, **options)
     train(recipe, find_regime("rooms"), tmp_path, quick=True, accelerator="cpu", progress=False)
-    assert [c.flips for c in made] == [flips]
+    [one] = made
+    return one
+
+
+@pytest.mark.parametrize("flips", [False, True])
+def test_crops_of_depth_are_turned_over_when_asked(
+    flips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _crops_of_training(tmp_path, monkeypatch, flips=str(flips).lower()).flips == flips
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_readings_are_drawn_anew_when_asked(fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sensor = _crops_of_training(tmp_path, monkeypatch, fresh=str(fresh).lower()).sensor
+    assert sensor == (Sensor(STRENGTH_30DB_ROOMS) if fresh else None)
+
+
+def test_real_readings_cannot_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spen.tasks.denoising.experiment.open_splits", lambda *a, **k: Splits(*[Rooms("train", 1)] * 3))
+    recipe = find_recipe("foe-3").with_options(fresh=True)
+    with pytest.raises(ValueError, match="fresh is for simulated readings, and those of redkitchen are real"):
+        train(recipe, find_regime("redkitchen"), tmp_path, accelerator="cpu", progress=False)

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.denoising.data import CROP, Frame, Frames
+from spen.tasks.denoising.data import CROP, PEAK_M, Frame, Frames
+from spen.tasks.denoising.sensor import Sensor
 
 
 @lru_cache(maxsize=8)
@@ -120,13 +121,22 @@ def pixel_indices(
         for start, turned, length in zip(places[:2], places[2:4], size, strict=True)
     )
     table = torch.from_numpy(np.concatenate([rows, columns, which[:, None], places.transposed[:, None]], 1))
-    if torch.device(device).type == "cuda":  # one copy, which the host does not wait for
-        table = table.pin_memory().to(device, non_blocking=True)
-    down, across, frame, swapped = (part[:, None] for part in table.split([*size, 1, 1], 1))
+    down, across, frame, swapped = (part[:, None] for part in _sent(table, device).split([*size, 1, 1], 1))
     if not places.transposed.any():
         return frame, down.mT, across
     swap = swapped > 0
     return frame, torch.where(swap, down, down.mT), torch.where(swap, across.mT, across)
+
+
+def _sent(table: Tensor, device: torch.device | str) -> Tensor:
+    """On the device, by one copy that the host does not wait for."""
+    if torch.device(device).type != "cuda":
+        return table
+    return table.pin_memory().to(device, non_blocking=True)
+
+
+def _stack(frames: list[Frame]) -> Tensor:  # (6, N, H, W)
+    return torch.stack([torch.cat([part.float() for part in frame]) for frame in frames], 1)
 
 
 class Crops:
@@ -142,74 +152,94 @@ class Crops:
         size: tuple[int, int] = CROP,
         seed: int = 0,
         flips: bool = False,
-        fresh_noise: bool = False,
         memory: int = 512,
         device: str = "cpu",
         sigma: float = 0.0,
+        sensor: Sensor | None = None,
     ) -> None:
-        """`fresh_noise` draws simulated noise anew each epoch; `memory` is how many frames are kept decoded.
+        """`memory` is how many frames are kept decoded.
 
         `sigma` > 0 gives every batch Gaussian noise of its own, of sigma / 255, in place of what the frames came with:
-        a net that meets the same noise again and again learns it by heart.
+        a net that meets the same noise again and again learns it by heart. `sensor` reads the truth of every batch's
+        frames anew: whole frames, which must be of one size, since what it misses depends on what stands around.
         """
-        self.frames, self.size, self.seed = frames, size, seed
-        self.flips, self.fresh_noise = flips, fresh_noise
-        self.memory, self.device, self.sigma = memory, torch.device(device), sigma
-        self._kept: dict[tuple[int, int], Frame] = {}
+        self.frames, self.size, self.seed, self.flips = frames, size, seed, flips
+        self.memory, self.device, self.sigma, self.sensor = memory, torch.device(device), sigma, sensor
+        self._kept: dict[int, Frame] = {}
         self._stacked: Tensor | None = None  # (6, N, H, W), once every frame is there
         self._integrals = np.zeros((0, 1, 1), np.int32)  # (N, H + 1, W + 1)
 
     def crop(self, epoch: int, index: int) -> Frame:  # parts (1, *size)
-        frame = self._frame(crop_frame(self.seed, epoch, index, len(self.frames)), epoch)
+        """One crop, with the noise that its frame came with."""
+        frame = self._frame(crop_frame(self.seed, epoch, index, len(self.frames)))
         return cut(frame, self.seed, epoch, index, self.size, self.flips)
 
-    def _frame(self, which: int, epoch: int) -> Frame:
+    def _frame(self, which: int) -> Frame:
         # A plain dict, oldest out first, so that worker processes can receive a copy of this object.
-        key = which, epoch if self.fresh_noise else 0
-        if key not in self._kept:
+        if which not in self._kept:
             while len(self._kept) >= max(self.memory, 1):
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[key] = self.frames.frame(which, key[1])
-        return self._kept[key]
+            self._kept[which] = self.frames.frame(which)
+        return self._kept[which]
 
     def batch(self, epoch: int, first: int, count: int) -> Frame:  # parts (count, 1, *size)
         indices = range(first, first + count)
-        if not self._stackable():
+        stacked = self._stackable()
+        if not stacked and self.sensor is None:
             crops = [self.crop(epoch, index) for index in indices]
             frame = Frame(*(torch.stack(column).to(self.device) for column in zip(*crops, strict=True)))
             return self._noised(frame, epoch, first)
         which = np.array([crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices])
-        places = windows(self._integrals, which, self.seed, epoch, np.array(indices), self.size, self.flips)
-        return self._noised(self._gathered(which, places), epoch, first)
+        frames, integrals = self._stacked, self._integrals
+        if not stacked:
+            few = [self._frame(w) for w in which.tolist()]
+            which = np.arange(count)
+            frames, integrals = _stack(few).to(self.device), np.stack([integral_of(frame) for frame in few])
+        assert frames is not None
+        places = windows(integrals, which, self.seed, epoch, np.array(indices), self.size, self.flips)
+        if self.sensor is not None:
+            chosen = frames[:, _sent(torch.from_numpy(which), self.device)]
+            frames, which = _read(chosen, self.sensor, self._generator(epoch, first, 3)), np.arange(count)
+        return self._noised(self._gathered(frames, which, places), epoch, first)
 
     def _noised(self, frame: Frame, epoch: int, first: int) -> Frame:
         if not self.sigma:
             return frame
-        state = np.random.SeedSequence([self.seed, epoch, first, 2]).generate_state(1, np.uint64)[0]
-        generator = torch.Generator(self.device).manual_seed(int(state >> np.uint64(1)))
-        noise = torch.randn(frame.truth.shape, generator=generator, device=self.device)
+        noise = torch.randn(frame.truth.shape, generator=self._generator(epoch, first, 2), device=self.device)
         return frame._replace(noisy=frame.truth + self.sigma / 255 * noise)
+
+    def _generator(self, epoch: int, first: int, purpose: int) -> torch.Generator:
+        state = np.random.SeedSequence([self.seed, epoch, first, purpose]).generate_state(1, np.uint64)[0]
+        return torch.Generator(self.device).manual_seed(int(state >> np.uint64(1)))
 
     def _stackable(self) -> bool:
         if self._stacked is not None:
             return True
-        if self.fresh_noise or len(self.frames) > self.memory:
+        if len(self.frames) > self.memory:
             return False
-        frames = [self._frame(which, 0) for which in range(len(self.frames))]
+        frames = [self._frame(which) for which in range(len(self.frames))]
         if len({frame.truth.shape for frame in frames}) > 1:
             return False
-        self._stacked = torch.stack([torch.cat([p.float() for p in frame]) for frame in frames], 1).to(self.device)
+        self._stacked = _stack(frames).to(self.device)
         self._integrals = np.stack([integral_of(frame) for frame in frames])
         self._kept.clear()
         return True
 
-    def _gathered(self, which: NDArray[np.int64], places: Windows) -> Frame:
-        assert self._stacked is not None
+    def _gathered(self, frames: Tensor, which: NDArray[np.int64], places: Windows) -> Frame:
         if self.device.type == "cpu":
-            pieces = [_piece(self._stacked[:, w], places, k, self.size) for k, w in enumerate(which.tolist())]
+            pieces = [_piece(frames[:, w], places, k, self.size) for k, w in enumerate(which.tolist())]
             cropped = torch.stack(pieces, 1)
         else:  # one launch instead of one for each crop
-            cropped = self._stacked[:, *pixel_indices(which, places, self.size, self.device)]
+            cropped = frames[:, *pixel_indices(which, places, self.size, self.device)]
         parts = cropped.unsqueeze(2)  # (6, count, 1, *size)
         noisy, valid, truth, scored, surface, hole = (part.contiguous() for part in parts)
         return Frame(noisy, valid > 0, truth, scored > 0, surface > 0, hole > 0)
+
+
+def _read(frames: Tensor, sensor: Sensor, generator: torch.Generator) -> Tensor:  # both (6, count, H, W)
+    """The same frames as the sensor sees them now; a surface pixel stays one where it has a reading."""
+    truth, surface, known = frames[2], frames[4], frames[2] > 0
+    depth, seen = sensor(PEAK_M * truth[:, None], generator)
+    depth, seen = depth[:, 0], seen[:, 0]
+    parts = (depth / PEAK_M, seen, truth, seen & known, seen & (surface > 0), ~seen & known)
+    return torch.stack([part.float() for part in parts])

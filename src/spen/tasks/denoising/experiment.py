@@ -28,6 +28,7 @@ from spen.tasks.denoising.metrics import hole_rmse_mm, mean_over_frames, psnr
 from spen.tasks.denoising.priors import DataTerm, Observation
 from spen.tasks.denoising.recipes import Classical, Network, Recipe, Regime, System, find_recipe, find_regime
 from spen.tasks.denoising.scoring import PSNR, CropSource, FrameSource, masked_squared_error, observation
+from spen.tasks.denoising.sensor import STRENGTH_30DB_REDKITCHEN, STRENGTH_30DB_ROOMS, Sensor
 from spen.tasks.denoising.systems import DenoiserPretraining, build_model, build_objective
 from spen.tasks.denoising.unet import UNetDenoiser, UNetPrior
 from spen.tasks.locations import find_data
@@ -181,6 +182,7 @@ def train(
         flips=gaussian or schedule.flips,
         sigma=GREY_SIGMA if gaussian else 0.0,
         device="cuda" if on_gpu else "cpu",
+        sensor=_sensor(regime) if schedule.fresh else None,
     )
     source = CropSource(crops, schedule.batch_size, schedule.epoch_batches)
     return fit(
@@ -197,6 +199,14 @@ def train(
         progress=progress,
         seconds=seconds,
     )
+
+
+def _sensor(regime: Regime) -> Sensor | None:
+    """The one that reads frames anew where readings are simulated; noise of grey images is new in any case."""
+    if regime.name in ("redkitchen", "redkitchen-half"):
+        raise ValueError(f"fresh is for simulated readings, and those of {regime.name} are real")
+    strengths = {"rooms": STRENGTH_30DB_ROOMS, "simulated": STRENGTH_30DB_REDKITCHEN}
+    return Sensor(strengths[regime.name]) if regime.name in strengths else None
 
 
 def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:

@@ -105,7 +105,8 @@ class Schedule:
     ``pretrain`` is the share of batches and seconds in which the net of spen-best is trained as a feed-forward
     denoiser at ``pretrain_rate``, before its square becomes an energy (Sec. 5 pretrains F through Init likewise). It is
     off: ∇E is JᵀR, and training for R alone says little about J. ``flips`` turns crops of depth images over as well,
-    though a sensor's shadows fall to one side; those of grey images always are.
+    though a sensor's shadows fall to one side; those of grey images always are. ``fresh`` lets a simulated sensor read
+    the frames of every batch anew; grey images always have noise of their own.
     """
 
     batches: int = 4000
@@ -122,6 +123,7 @@ class Schedule:
     pretrain: float = 0.0
     pretrain_rate: float = 1e-3
     flips: bool = False
+    fresh: bool = False
 
     @property
     def epochs(self) -> int:
