@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from spen.objectives import EndToEnd, squared_error
-from spen.training import DeadEnergyWarning, fit, joint
-from spen.training.health import Vitals, term_gradients
+import spen
+from spen.domains import Reals
+from spen.objectives import EndToEnd, StructuredHinge, squared_error
+from spen.protocols import Energy
+from spen.rules import GradientDescent
+from spen.training import DeadEnergyWarning, TensorSource, fit, joint
+from spen.training.health import NO_LOSS, Vitals, term_gradients
 from tests.training import toy
 
 
@@ -71,3 +75,29 @@ def test_a_look_leaves_every_mode_and_the_generator_as_they_were() -> None:
     assert torch.equal(torch.rand(3), expected)
     assert [part.training for part in model.modules()] == modes
     assert term_gradients(model, torch.ones(4, 6)) == first
+
+
+class Bowl(Energy):
+    """k‖y − x‖², too steep for a rate of 0.1: where a truth other than x violates the margin, descent flies past it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steepness = nn.Parameter(torch.tensor(50.0))
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return self.steepness * (y - features).square().sum(1)
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.01, [[], []]), (0.1, [[NO_LOSS], []])])
+def test_a_search_that_finds_no_violation_is_reported_once(
+    rate: float, expected: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    minimizer = spen.Minimizer(Reals(), GradientDescent(5, rate))
+    model = spen.SPEN(energy=Bowl(), init=nn.Identity(), minimizer=minimizer)
+    source = TensorSource(torch.rand(8, 2), torch.ones(8, 2), 4)
+    stage = joint(StructuredHinge(squared_error), epochs=2)
+    run = fit(model, [stage], source, source, toy.MSE(), out=tmp_path, accelerator="cpu", progress=False)
+    assert run is not None
+    assert [entry["reports"] for entry in run.metrics()] == expected
+    assert [entry["loss"] == 0 for entry in run.metrics()] == [rate == 0.1] * 2
+    assert capsys.readouterr().err.count("every loss of an epoch was exactly zero") == (rate == 0.1)

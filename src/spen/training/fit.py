@@ -22,7 +22,7 @@ from torchmetrics import Metric
 from spen.model import SPEN
 from spen.training.checkpoints import SafeCheckpointIO, load_weights, save_weights
 from spen.training.denormals import flushed_denormals
-from spen.training.health import DeadEnergyWarning
+from spen.training.health import NO_LOSS, DeadEnergyWarning
 from spen.training.module import StageModule
 from spen.training.run import Run, say
 from spen.training.sources import Source, TensorSource
@@ -215,11 +215,13 @@ class _Keeper(pl.Callback):
             if trainer.is_global_zero:
                 self._unwritten = pl_module.scored()
         if trainer.is_global_zero:
-            loss = float(torch.stack(pl_module.losses).mean())
+            losses = torch.stack(pl_module.losses)
+            if not bool(losses.any()) and not self._said(NO_LOSS):
+                pl_module.reports.append(NO_LOSS)
             entry = {
                 "stage": self.stage.name,
                 "epoch": epoch,
-                "loss": loss,
+                "loss": float(losses.mean()),
                 "dev": score,
                 "best": self.best_epoch == epoch,
                 "seconds": round(self.seconds, 3),
@@ -245,6 +247,9 @@ class _Keeper(pl.Callback):
             self.write_best()
             trainer.save_checkpoint(self.run.state(self.number))
             self._written = time.monotonic()
+
+    def _said(self, report: str) -> bool:
+        return any(report in e["reports"] for e in self.run.metrics() if e["stage"] == self.stage.name)
 
     def start_from(self, before: Sequence[str], *, write: bool) -> None:
         """The best of the stage before counts as the epoch before the first; it may itself be of an earlier stage.

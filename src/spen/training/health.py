@@ -1,4 +1,4 @@
-"""Two ways a training run goes wrong in silence: numbers that are not finite, and a global energy that has died."""
+"""How a training run goes wrong in silence: numbers that are not finite, an energy that has died, a loss of nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ from spen.model import SPEN
 
 class NonFinite(RuntimeError):
     """A NaN or an infinity, with the step, the term and the examples that caused it."""
+
+
+NO_LOSS = (
+    "every loss of an epoch was exactly zero, so the weights no longer change. A hinge is zero where no violation is "
+    "found: if the development score is poor, the search for one fails, and smaller rates, more steps or a smaller "
+    "learning rate help (see docs/training.md)"
+)
 
 
 class DeadEnergyWarning(UserWarning):
