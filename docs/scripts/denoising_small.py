@@ -2,11 +2,11 @@
 
 python docs/scripts/denoising_small.py dp-3 --batches 400 --learning-rate 2e-2 --set iterate_loss=last
 
-60 built-in rooms, crops of 48×64, batches of 4, a width of 16, Adam with 50 batches of warm-up and a cosine; the PSNR
-is of 8 whole development rooms, all scored pixels and surfaces, after each quarter of the batches (`--looks`). bm3d and
-tv choose their number on 8 others. `--lateral 0` takes the jitter out of the sensor, which moves edges. `--curvature`
-adds the mean loss since the last look and the largest curvature of E at the truth of four crops: a descent with rate r
-and momentum β leaves a minimum that is more curved than 2(1 + β)/r.
+60 built-in rooms (`--rooms`), crops of 48×64, batches of 4, a width of 16, Adam with 50 batches of warm-up and a cosine;
+the PSNR is of 8 whole development rooms, all scored pixels and surfaces, after each quarter of the batches (`--looks`).
+bm3d and tv choose their number on 8 others. `--lateral 0` takes the jitter out of the sensor, which moves edges.
+`--curvature` adds the mean loss since the last look and the largest curvature of E at the truth of four crops: a descent
+with rate r and momentum β leaves a minimum that is more curved than 2(1 + β)/r.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=400)
     parser.add_argument("--learning-rate", type=float, default=2e-2)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rooms", type=int, default=60)
     parser.add_argument("--looks", type=int, default=4)
     parser.add_argument("--curvature", action="store_true")
     parser.add_argument("--lateral", type=float, default=Sensor().lateral)
@@ -57,7 +58,7 @@ def main() -> None:
     recipe = recipe.with_options(**dict(o.split("=", 1) for o in a.options))
     torch.manual_seed(a.seed)
     model, objective = build(recipe, find_regime("rooms"))
-    crops = Crops(Rooms("train", 60, sensor=sensor), SIZE, seed=a.seed)
+    crops = Crops(Rooms("train", a.rooms, sensor=sensor), SIZE, seed=a.seed)
     optimizer = torch.optim.Adam(model.parameters(), a.learning_rate, eps=1e-14)
 
     def factor(update: int) -> float:
