@@ -2,11 +2,11 @@
 
 python docs/scripts/denoising_small.py dp-3 --batches 400 --learning-rate 2e-2 --set iterate_loss=last
 
-60 built-in rooms (`--rooms`), crops of 48×64, batches of 4, a width of 16, Adam with 50 batches of warm-up and a cosine;
-the PSNR is of 8 whole development rooms, all scored pixels and surfaces, after each quarter of the batches (`--looks`).
-bm3d and tv choose their number on 8 others. `--lateral 0` takes the jitter out of the sensor, which moves edges.
-`--curvature` adds the mean loss since the last look and the largest curvature of E at the truth of four crops: a descent
-with rate r and momentum β leaves a minimum that is more curved than 2(1 + β)/r.
+60 built-in rooms (`--rooms`), crops of 48×64, batches of 4, a width of 16, Adam with 50 batches of warm-up and a
+cosine; the PSNR is of 8 whole development rooms, all scored pixels and surfaces, after each quarter of the batches
+(`--looks`). bm3d and tv choose their number on 8 others. `--lateral 0` takes the jitter out of the sensor, which moves
+edges. `--curvature` adds the mean loss since the last look and the largest curvature of E at the truth of four crops:
+a descent with rate r and momentum β leaves a minimum that is more curved than 2(1 + β)/r.
 """
 
 from __future__ import annotations
