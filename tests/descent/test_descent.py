@@ -117,6 +117,27 @@ def test_momentum_is_the_papers() -> None:
         assert torch.allclose(trajectory.outputs[t], y)
 
 
+class Parabola(Energy):
+    """½ k y²."""
+
+    def __init__(self, curvature: float) -> None:
+        super().__init__()
+        self.curvature = curvature
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return 0.5 * self.curvature * y.square().sum(1)
+
+
+@pytest.mark.parametrize(("rate", "decay"), [(0.05, 0.25), (0.02, 0.25), (0.1, 0.0), (0.1, 0.75)])
+def test_a_descent_leaves_minima_more_curved_than_its_rate_allows(rate: float, decay: float) -> None:
+    """2(1 + β)/r: why the search of a structured SVM can fail (docs/denoising.md)."""
+    limit = 2 * (1 + decay) / rate
+    minimizer = spen.Minimizer(Reals(), Momentum(500, rate, decay=decay))
+    one = torch.ones(1, 1)
+    assert minimizer(Parabola(0.95 * limit), one, one).output.abs().item() < 0.1
+    assert minimizer(Parabola(1.05 * limit), one, one).output.abs().item() > 10
+
+
 def test_mirror_and_logits_are_one_method_in_other_coordinates() -> None:
     results = []
     for update in ("logits", "mirror"):

@@ -30,7 +30,6 @@ from spen.tasks.denoising.scoring import (
     observation,
     summed_squared_error,
 )
-from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
 from spen.tasks.denoising.systems import build_model, build_objective, whole_truth
 from spen.tasks.shipped import shipped
 from tests.cli import world
@@ -309,7 +308,9 @@ def test_crops_of_depth_are_turned_over_when_asked(
 @pytest.mark.parametrize("fresh", [False, True])
 def test_readings_are_drawn_anew_when_asked(fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sensor = _crops_of_training(tmp_path, monkeypatch, fresh=str(fresh).lower()).sensor
-    assert sensor == (Sensor(STRENGTH_30DB_ROOMS) if fresh else None)
+    rooms = open_splits(find_regime("rooms"), quick=True).train
+    assert isinstance(rooms, Rooms)
+    assert sensor == (rooms.sensor if fresh else None)  # the one that the frames came from
 
 
 def test_real_readings_cannot_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.denoising.data import CROP, PEAK_M, Frame, Frames
+from spen.tasks.denoising.data import CROP, PEAK_M, Frame, Frames, generator_of
 from spen.tasks.denoising.sensor import Sensor
 
 
@@ -209,8 +209,7 @@ class Crops:
         return frame._replace(noisy=frame.truth + self.sigma / 255 * noise)
 
     def _generator(self, epoch: int, first: int, purpose: int) -> torch.Generator:
-        state = np.random.SeedSequence([self.seed, epoch, first, purpose]).generate_state(1, np.uint64)[0]
-        return torch.Generator(self.device).manual_seed(int(state >> np.uint64(1)))
+        return generator_of(self.seed, epoch, first, purpose, device=self.device)
 
     def _stackable(self) -> bool:
         if self._stacked is not None:

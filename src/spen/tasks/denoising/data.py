@@ -69,10 +69,11 @@ def depth_frame(noisy_m: Tensor, valid: Tensor, truth_m: Tensor) -> Frame:  # ea
     )
 
 
-def _generator(*key: int) -> torch.Generator:
+def generator_of(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Random numbers that depend on the key alone."""
     # SeedSequence mixes the key, so that neighbouring seeds, epochs and indices have unrelated streams.
     state = np.random.SeedSequence(key).generate_state(1, np.uint64)[0]
-    return torch.Generator().manual_seed(int(state >> np.uint64(1)))
+    return torch.Generator(device).manual_seed(int(state >> np.uint64(1)))
 
 
 class DepthPairs:
@@ -141,7 +142,7 @@ class Rooms:
 
     def frame(self, index: int, epoch: int = 0) -> Frame:
         truth = self.truth(index)
-        return depth_frame(*self.sensor(truth, _generator(self.seed, SPLITS.index(self.split), epoch, index)), truth)
+        return depth_frame(*self.sensor(truth, generator_of(self.seed, SPLITS.index(self.split), epoch, index)), truth)
 
 
 class SimulatedSensor:
@@ -159,7 +160,7 @@ class SimulatedSensor:
 
     def frame(self, index: int, epoch: int = 0) -> Frame:
         truth = self.geometry.truth(index)
-        return depth_frame(*self.sensor(truth, _generator(self.seed, 3, epoch, index)), truth)
+        return depth_frame(*self.sensor(truth, generator_of(self.seed, 3, epoch, index)), truth)
 
 
 class GreyImages:
@@ -184,7 +185,7 @@ class GreyImages:
 
     def frame(self, index: int, epoch: int = 0) -> Frame:
         truth = self.truth(index)
-        noise = torch.randn(truth.shape, generator=_generator(self.seed, 4, epoch, index))
+        noise = torch.randn(truth.shape, generator=generator_of(self.seed, 4, epoch, index))
         every = torch.ones_like(truth, dtype=torch.bool)
         return Frame(truth + self.sigma / 255 * noise, every, truth, every, every, ~every)
 
