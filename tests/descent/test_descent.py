@@ -132,8 +132,8 @@ class Parabola(Energy):
 def test_a_descent_leaves_minima_more_curved_than_its_rate_allows(rate: float, decay: float) -> None:
     """2(1 + β)/r: why the search of a structured SVM can fail (docs/denoising.md)."""
     limit = 2 * (1 + decay) / rate
-    minimizer = spen.Minimizer(Reals(), Momentum(500, rate, decay=decay))
-    one = torch.ones(1, 1)
+    minimizer = spen.Minimizer(Reals(), Momentum(200, rate, decay=decay))
+    one = torch.ones(1, 1, dtype=torch.float64)
     assert minimizer(Parabola(0.95 * limit), one, one).output.abs().item() < 0.1
     assert minimizer(Parabola(1.05 * limit), one, one).output.abs().item() > 10
 
