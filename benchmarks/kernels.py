@@ -28,7 +28,7 @@ from spen.descent.compiled import lower, ops
 from spen.descent.compiled.choose import seconds_of
 from spen.descent.compiled.convolutions import FORWARD, INPUT, WEIGHT, Convolution, ways
 from spen.descent.compiled.lower import Passes, lowered
-from spen.descent.compiled.trace import Program
+from spen.descent.compiled.trace import Bound
 from spen.descent.potential import Potential
 from spen.gradients import Compiled, ForwardOverReverse
 
@@ -192,8 +192,8 @@ class Bench:
         torch.manual_seed(1)
         found: list[tuple[GraphModule, list[Tensor]]] = []
         potential = Potential.of(problem.model.energy, problem.x)
-        Program(
-            potential.detached(),
+        Bound.of(
+            potential,
             problem.x.image,
             ForwardOverReverse().product,
             lambda program, inputs: found.append((program, list(inputs))) or program,  # type: ignore[func-returns-value]

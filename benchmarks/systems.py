@@ -88,7 +88,6 @@ STRATEGIES: list[tuple[str, Callable[[], GradientStrategy], str]] = [
     ("Compiled, 2 rows", lambda: Compiled(rows=2), "tf32"),
     ("Compiled, kept", lambda: Compiled(keep=True), "tf32"),
     ("Compiled, three quarters kept", lambda: Compiled(keep=0.75), "tf32"),
-    ("Compiled, finite differences", lambda: Compiled(FiniteDifference(doubled=False)), "tf32"),
     ("Compiled, bf16", lambda: Compiled(precision=torch.bfloat16), "bf16"),
     ("Compiled, bf16, 16 rows", lambda: Compiled(rows=16, precision=torch.bfloat16), "bf16"),
     ("Compiled, bf16, 2 rows", lambda: Compiled(rows=2, precision=torch.bfloat16), "bf16"),

@@ -131,6 +131,10 @@ class GradientStrategy(ABC):
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         """Run the loop so that the outputs of the path can be back-propagated."""
 
+    def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        """Run the loop where nothing is to be back-propagated."""
+        return descend(potential.detached(), start)
+
 
 class Objective(ABC):
     """A number to minimise over the parameters: objective(model, x, y*) -> scalar."""

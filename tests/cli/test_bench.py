@@ -129,7 +129,6 @@ def test_from_the_command_line() -> None:
         (["dp-3", "--size", "96"], "spen: --size takes HxW in pixels, 8x8 or more, as 96x128; not '96'"),
         (["dp-3", "--size", "4x4"], "spen: --size takes HxW in pixels, 8x8 or more, as 96x128; not '4x4'"),
         (["bibtex-end-to-end", "--size", "8x8"], "spen: --size is for images; bibtex-end-to-end is a model of multil"),
-        (["dp-3", "--tolerance", "0"], "spen: --tolerance must be larger than 0"),
         (["dp-3", "--batch", "0"], "spen: invalid value for '--batch'"),
     ],
     ids=lambda a: " ".join(a) if isinstance(a, list) else "",

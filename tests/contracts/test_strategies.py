@@ -29,10 +29,9 @@ STRATEGIES: list[tuple[GradientStrategy, float]] = [
     (FiniteDifference(doubled=False), 1e-5),
     (Truncated(4), 1e-8),
     (Truncated(4, through=ForwardOverReverse()), 1e-8),
-    (Auto(repeats=1), 1e-5),
+    (Auto(), 1e-5),
     (Compiled(patience=0), 1e-8),
     (Compiled(Checkpointed(), patience=0), 1e-8),
-    (Compiled(FiniteDifference(), patience=0), 1e-5),
 ]
 
 

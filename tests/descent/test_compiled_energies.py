@@ -157,7 +157,7 @@ def test_what_an_energy_notes_of_its_own_asks_for_no_new_program() -> None:
     minimizer = spen.Minimizer(Reals(), GradientDescent(3, 0.05), strategy)
     for _ in range(3):
         minimizer(energy, x, x).output.sum().backward()
-    assert len(strategy._programs[energy]) == 1
+    assert len(strategy.programs(energy)) == 1
 
 
 def test_programs_do_not_keep_their_energy_alive() -> None:
@@ -166,7 +166,7 @@ def test_programs_do_not_keep_their_energy_alive() -> None:
     gradients(energy, strategy, x, x)
     del energy
     gc.collect()
-    assert len(strategy._programs) == 0
+    assert len(strategy._slots) == 0
 
 
 class Scored(Energy):

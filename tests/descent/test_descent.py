@@ -220,9 +220,7 @@ class PairFeatures(nn.Module):
         return {"pair": Pair(self.layer(x), torch.arange(len(x))), "note": "a string is left alone"}
 
 
-@pytest.mark.parametrize(
-    "strategy", [Checkpointed(), FiniteDifference(), Auto(repeats=1)], ids=lambda s: type(s).__name__
-)
+@pytest.mark.parametrize("strategy", [Checkpointed(), FiniteDifference(), Auto()], ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("stop", [None, spen.RelativeChange(0.15)], ids=["fixed", "stopping"])
 def test_features_may_be_any_tree(strategy: GradientStrategy, stop: spen.RelativeChange | None) -> None:
     def gradients(gradient: GradientStrategy) -> list[Tensor]:
@@ -286,7 +284,7 @@ def test_prediction_in_every_mode(mode: type) -> None:
 
 
 def test_the_callers_tensors_and_modes_are_left_alone() -> None:
-    model, x, target = example_model(Reals(), all_rules()[1], Auto(repeats=1))
+    model, x, target = example_model(Reals(), all_rules()[1], Auto())
     kept = x.clone()
     for p in model.parameters():
         p.grad = None
@@ -359,7 +357,7 @@ class _Tuple(nn.Module):
         (lambda: spen.RelativeChange(0), "the tolerance must be positive, not 0"),
         (lambda: FiniteDifference(radius=0), "the radius must be positive, not 0"),
         (lambda: Truncated(0), "Truncated needs at least one step to differentiate, not 0"),
-        (lambda: Auto(0), "Auto needs tolerance > 0 and repeats ≥ 1, not 0 and 3"),
+        (lambda: Auto(0), "Auto needs tolerance > 0, not 0"),
     ],
 )
 def test_bad_options_are_refused(build: object, sentence: str) -> None:
@@ -383,7 +381,7 @@ def test_rates_do_something_and_are_learned_only_when_asked() -> None:
 def test_bf16_finite_differences_are_refused() -> None:
     model, x, target = example_model(Box(), GradientDescent(2, 0.1), FiniteDifference())
     model.to(torch.bfloat16)
-    with pytest.raises(ValueError, match=r"finite differences in torch\.bfloat16 are noise"):
+    with pytest.raises(ValueError, match=r"computes in torch\.bfloat16, where finite differences are noise"):
         EndToEnd(squared_error)(model, x.bfloat16(), target.bfloat16()).backward()
 
 

@@ -15,6 +15,7 @@ import spen
 from benchmarks.measure import measure
 from spen.descent.compiled import graphs
 from spen.descent.compiled.graphs import Captured, NotCapturable, Recorder
+from spen.descent.compiled.trace import Bound
 from spen.descent.gradients.replay import Tape
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential
@@ -80,8 +81,8 @@ def compiled() -> Compiled:
 def recorder_of(model: spen.SPEN) -> Recorder:
     strategy = model.minimizer.gradient
     assert isinstance(strategy, Compiled)
-    (recorder,) = strategy._programs[model.energy].values()
-    assert isinstance(recorder, Recorder)
+    (slot,) = strategy._slots[model.energy].values()
+    (recorder,) = slot.recorders.values()
     return recorder
 
 
@@ -272,11 +273,12 @@ def test_a_failed_capture_puts_generator_and_allocator_back(fails: bool, monkeyp
     assert (generator.states, ended) == (["as it was"], [(1, "pool")])
 
 
-def two_steps() -> tuple[Tape, Tensor, tuple[bool, bool]]:
-    """A descent to capture: its tape, where it starts, and that the loss looks at both iterates."""
-    potential = Potential.of(Linear(), torch.ones(3, 4))
-    tape = Tape(Descend(Reals(), Momentum(2, 0.1)), potential, ForwardOverReverse().product)
-    return tape, torch.zeros(3, 4), (True, True)
+def two_steps() -> tuple[Tape, Tensor, tuple[bool, bool], tuple[int, ...]]:
+    """A descent to capture: its tape, where it starts, that the loss looks at both iterates, no other tensors."""
+    potential, start = Potential.of(Linear(), torch.ones(3, 4)), torch.zeros(3, 4)
+    bound = Bound.of(potential, start, ForwardOverReverse().product, lambda program, _: program)
+    tape = Tape(Descend(Reals(), Momentum(2, 0.1)), potential, bound.product, None, bound.gradient)
+    return tape, start, (True, True), ()
 
 
 @pytest.mark.parametrize(

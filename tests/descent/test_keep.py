@@ -17,11 +17,11 @@ from benchmarks.transformer import transformer
 from spen.descent.compiled.keep import alone, hand_over
 from spen.descent.compiled.order import writes
 from spen.descent.compiled.simplify import simplified
-from spen.descent.compiled.trace import Program
+from spen.descent.compiled.trace import Bound, Program
 from spen.descent.potential import Potential
 from spen.domains import Reals, Simplex
 from spen.energies import Energy, Linear, Scaled, Sum
-from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
+from spen.gradients import Checkpointed, Compiled, Exact, ForwardOverReverse, GradientStrategy
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum
 from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
@@ -32,9 +32,13 @@ from tests.helpers import distance, gradients, prior, saved_for_backward
 aten = torch.ops.aten
 
 
-def traced(energy: nn.Module, x: Tensor, through: Any, *, keep: bool = True) -> Program:
+def bound(energy: nn.Module, x: Tensor, through: Any, *, keep: bool = True) -> Bound:
     potential = Potential.of(energy, x)
-    return Program(potential.detached(), torch.zeros_like(x), through.product, lambda g, _: g, keep=keep)
+    return Bound.of(potential, torch.zeros_like(x), through.product, lambda g, _: g, keep=keep)
+
+
+def traced(energy: nn.Module, x: Tensor, through: Any, *, keep: bool = True) -> Program:
+    return bound(energy, x, through, keep=keep).program
 
 
 def count(program: Any, *targets: Any) -> int:
@@ -51,7 +55,7 @@ def test_convolutions_agree_with_exact(through: Any, keep: float) -> None:
     energy, x = prior().double(), torch.rand(2, 1, 8, 9, dtype=torch.float64)
     strategy = Compiled(through, keep=keep, patience=0)
     assert distance(gradients(energy, strategy, x), gradients(energy, Exact(), x)) < 1e-10
-    (program,) = strategy._programs[energy].values()
+    (program,) = strategy.programs(energy)
     assert isinstance(program, Program)
     assert program.kept == 2
 
@@ -69,7 +73,7 @@ def test_the_contract_of_a_strategy_holds_with_everything_kept(
     monkeypatch.setattr("spen.descent.compiled.trace.hand_over", lambda g, p: hand_over(g, p, density=0.01))
     strategy = Compiled(through, keep=True, patience=0)
     check_strategy(strategy, tolerance=1e-8, domains=[domain])
-    made = [p for programs in strategy._programs.values() for p in programs.values()]
+    made = [p for energy in strategy._slots for p in strategy.programs(energy)]
     assert all(isinstance(p, Program) and p.kept > 0 for p in made)
 
 
@@ -87,7 +91,7 @@ def test_energies_of_the_tasks_agree_with_exact(problem: Any) -> None:
     expected = exact.gradients(exact.objective(exact.with_strategy(Exact()), exact.x, exact.target))
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-8, atol=1e-8 * float(b.abs().max() + 1e-30))
-    (program,) = strategy._programs[kept.energy].values()
+    (program,) = strategy.programs(kept.energy)
     assert isinstance(program, Program)
     assert program.kept > 0
 
@@ -168,15 +172,15 @@ def test_the_backward_pass_lets_go_of_what_it_has_used() -> None:
     x = torch.rand(2, 1, 8, 9)
     minimizer = spen.Minimizer(Reals(), GradientDescent(4, 0.02), strategy)
     minimizer(energy, x, torch.zeros_like(x))
-    (program,) = strategy._programs[energy].values()
+    (program,) = strategy.programs(energy)
     assert isinstance(program, Program)
     held: list[int] = []
     product = program.product
 
-    def watched(potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Any:
+    def watched(tensors: Any, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Any:
         held.append(saved.bytes)
         assert len(kept) == (2 if len(held) <= 3 else 0)
-        return product(potential, point, direction, *kept)
+        return product(tensors, potential, point, direction, *kept)
 
     program.product = watched  # type: ignore[method-assign]
     with saved_for_backward() as saved:
@@ -198,7 +202,7 @@ def test_two_results_replace_two_convolutions() -> None:
     assert count(with_kept._product, aten.convolution.default) == 4  # nor is E summed up: only ∇E is asked for
     before, after = (count(p._product, aten.convolution_backward.default) for p in (with_all, with_kept))
     assert after == before - 1
-    shapes = [tuple(t.shape) for t in with_kept.gradient(Potential.of(energy, x), x)[2:]]
+    shapes = [tuple(t.shape) for t in bound(energy, x, ForwardOverReverse()).gradient(Potential.of(energy, x), x)[2:]]
     assert shapes == [(2, 32, 8, 9)] * 2
 
 
@@ -208,7 +212,7 @@ def test_nothing_is_kept_where_nothing_is_expensive() -> None:
     energy, image = prior(4, 3), torch.rand(2, 1, 8, 9)
     program = traced(energy, image, ForwardOverReverse())
     assert program.kept == 0
-    assert len(program.gradient(Potential.of(energy, image), image)) == 2
+    assert len(bound(energy, image, ForwardOverReverse()).gradient(Potential.of(energy, image), image)) == 2
 
 
 class Narrow(Energy):
@@ -224,8 +228,7 @@ class Narrow(Energy):
 
 def test_the_cut_takes_the_fewest_bytes() -> None:
     energy, y = Narrow(), torch.randn(2, 50, 256)
-    program = traced(energy, y, Checkpointed())
-    kept = program.gradient(Potential.of(energy, y), y)[2:]
+    kept = bound(energy, y, Checkpointed()).gradient(Potential.of(energy, y), y)[2:]
     assert max(t.numel() for t in kept) <= 2 * 64
     assert distance(gradients(energy.double(), Compiled(Checkpointed(), keep=True, patience=0), y.double()),
                     gradients(energy, Exact(), y.double())) < 1e-10  # fmt: skip
@@ -302,20 +305,8 @@ def test_the_kept_results_alone() -> None:
 def test_misuse_is_explained() -> None:
     with pytest.raises(ValueError, match="keep is the share of the steps that are kept, from 0 to 1, not 1.5"):
         Compiled(keep=1.5)
-    with pytest.raises(ValueError, match="asks for gradients at other points: there is nothing to keep for it"):
-        Compiled(FiniteDifference(), keep=True)
     assert str(Compiled(keep=True)) == "Compiled(ForwardOverReverse(), keep=1)"
     assert str(Compiled(keep=0.75)) == "Compiled(ForwardOverReverse(), keep=0.75)"
-
-
-def test_another_share_uses_the_same_programs() -> None:
-    energy, x = prior(), torch.rand(2, 1, 8, 9)
-    whole = Compiled(keep=True, patience=0)
-    gradients(energy, whole, x)
-    part = whole.keeping(0.5)
-    assert part.keep == 0.5
-    assert list(part._programs[energy].values()) == list(whole._programs[energy].values())
-    assert not whole.keeping(0.0)._programs.get(energy)
 
 
 def test_attributes_in_lists_are_seen() -> None:

@@ -19,7 +19,7 @@ from spen.descent.compiled.convolutions import FORWARD, INPUT, WEIGHT, Convoluti
 from spen.descent.compiled.lower import Passes, lowered
 from spen.descent.compiled.pairing import paired
 from spen.descent.compiled.pointwise import without_narrow_products
-from spen.descent.compiled.trace import Program
+from spen.descent.compiled.trace import Bound
 from spen.descent.potential import Potential
 from spen.energies import Energy, Scaled
 from spen.gradients import Checkpointed, ForwardOverReverse
@@ -90,7 +90,7 @@ def _traced(
     module, point = energy().to(dtype), torch.randn(*shape, dtype=dtype)
     strategy = ForwardOverReverse() if through == "forward" else Checkpointed()
     caught: list[tuple[GraphModule, list[Tensor]]] = []
-    Program(
+    Bound.of(
         Potential.of(module, None),
         point,
         strategy.product,

@@ -159,7 +159,7 @@ def test_copies_of_data_parallel_are_refused(strategy: GradientStrategy) -> None
         Loss(_replica(_model(strategy)))()  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("strategy", [Exact(), Auto(repeats=1)], ids=str)
+@pytest.mark.parametrize("strategy", [Exact(), Auto()], ids=str)
 @pytest.mark.parametrize("frozen", [False, True], ids=["all learns", "the energy alone learns"])
 def test_copies_of_data_parallel_train_with_exact(strategy: GradientStrategy, frozen: bool) -> None:
     def gradients(make: Callable[[nn.Module], nn.Module], gradient: GradientStrategy) -> list[Tensor]:

@@ -28,7 +28,7 @@ class Valley(Energy):
 
 
 STRATEGIES = [
-    Auto(repeats=1),
+    Auto(),
     Exact(),
     Checkpointed(),
     ForwardOverReverse(),
@@ -61,7 +61,7 @@ def test_an_empty_batch_can_be_trained_on(strategy: GradientStrategy) -> None:
 
 
 def test_an_empty_batch_is_no_trial() -> None:
-    auto, energy = Auto(repeats=1), Valley()
+    auto, energy = Auto(), Valley()
     minimizer = spen.Minimizer(Reals(), Momentum(3, 0.1), auto)
     none, some = torch.zeros(0, 3, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
     minimizer(energy, none, none)

@@ -31,15 +31,12 @@ def bench(
     device: Annotated[Device | None, typer.Option(help="The GPU if there is one, if not given.")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples; the recipe's number if not given.")] = None,
     size: Annotated[str, typer.Option(metavar="HxW", help="Images: their size; the recipe's if not given.")] = "",
-    tolerance: Annotated[float, typer.Option(min=0, help="The largest gradient error that may win.")] = 1e-2,
     repeats: Annotated[int, typer.Option(min=1, help="The best of so many timings counts.")] = 3,
     as_json: Json = False,
 ) -> None:
     """Time every gradient strategy for a model on this device: what `gradient=Auto()` would choose, and why."""
     task, name, trained = _find(model)
     shape = _shape(size)
-    if not tolerance > 0:
-        raise ValueError("--tolerance must be larger than 0")
     if device is not None:
         check_device(device)
     with working("timing every strategy"):
@@ -49,7 +46,7 @@ def bench(
 
         place = device or ("cuda" if torch.cuda.is_available() else "cpu")
         opened = open_model(task, name, batch=batch, size=shape, device=place, trained=trained)
-        report = time_strategies(opened.model, opened.x, tolerance=tolerance, repeats=repeats)
+        report = time_strategies(opened.model, opened.x, repeats=repeats)
     if as_json:
         answer({"model": model, "task": task, **report.as_dict()})
     else:
@@ -70,7 +67,7 @@ def lines(model: str, report: Report) -> list[str]:
         error = "the reference" if t.error is None else f"gradient error {t.error:.0e}"
         text.append(f"  {t.strategy:{width}s}  {t.milliseconds:9.2f} ms  {t.memory_mib:9.2f} MiB  {error}")
     text += [f"  {t.strategy:{width}s}  not possible: {t.problem}" for t in report.strategies if t.problem is not None]
-    text.append(f"  (memory: {report.memory}; errors above {report.tolerance:g} are not considered)")
+    text.append(f"  (memory: {report.memory})")
     return text
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from spen.descent.potential import Potential
 from spen.protocols import Convergence, Domain, State, StepRule
 
-GradientFunction = Callable[[Potential, Tensor], tuple[Tensor, Tensor]]  # (∇E, E) of a potential at a point
+GradientFunction = Callable[[Potential, Tensor], tuple[Tensor, ...]]  # (∇E, E, …) of a potential at a point
 
 
 class Step(NamedTuple):
@@ -118,8 +118,9 @@ def _evaluate(
     gradient: GradientFunction, potential: Potential, point: Tensor, rows: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     if rows is None:
-        return gradient(potential, point)
-    part, energies = gradient(potential, point.index_select(0, rows))
+        g, energies, *_ = gradient(potential, point)
+        return g, energies
+    part, energies, *_ = gradient(potential, point.index_select(0, rows))
     full = torch.zeros_like(point).index_copy(0, rows, part.to(point.dtype))
     values = energies.new_full((point.shape[0],), torch.nan).index_copy(0, rows, energies)
     return full, values

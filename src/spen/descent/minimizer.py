@@ -64,4 +64,4 @@ class Minimizer(nn.Module):
             own = start.contiguous() if 0 in start.stride() else start
             return self.gradient.run(descend, potential, own)
         with torch.no_grad():
-            return descend(potential.detached(), start)
+            return self.gradient.predict(descend, potential, start)

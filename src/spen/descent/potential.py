@@ -13,6 +13,7 @@ from spen import trees
 from spen.energies.compose import terms_of
 
 ScoreFunction = Callable[[Tensor, Any], Tensor]
+Inspect = Callable[["Potential", Tensor, Tensor], None]  # potential, energies with their graph, point
 Result = TypeVar("Result")
 
 
@@ -39,7 +40,14 @@ class Potential:
     @classmethod
     def of(cls, energy: nn.Module, features: Any, view: Callable[[Tensor], Tensor] = identity) -> Potential:
         """Bind an energy to features. Its parameters are looked up once: a descent asks for them at every step."""
-        return cls(energy, features, view, tuple(p for p in energy.parameters() if p.requires_grad))
+        learned = tuple(p for p in energy.parameters() if p.requires_grad)
+        if any(hasattr(p, "device_mesh") for p in learned):
+            raise ValueError(
+                "the energy is sharded by fully_shard, which gathers its weights for one forward pass at a time: a "
+                "descent would get no gradient or crash. Leave the energy whole (F and Init may be sharded), or use "
+                "DistributedDataParallel"
+            )
+        return cls(energy, features, view, learned)
 
     def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:  # (B, …) -> (B,)
         output = self.view(point)
@@ -83,20 +91,27 @@ class Potential:
             return self.energy, None
         return _added([f for _, f, closed in terms if not closed]), _added([f for _, f, closed in terms if closed])
 
-    def gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
-        """(∇E, E) at a point, cut off from everything: T of these make a prediction."""
+    def gradient(self, point: Tensor, inspect: Inspect | None = None) -> tuple[Tensor, Tensor]:
+        """(∇E, E) at a point, cut off from everything: T of these make a prediction.
+
+        ``inspect`` is shown the energies, whose graph is still there, and the point.
+        """
         with torch.enable_grad():
             leaf = point.detach().requires_grad_()
             energies = self(leaf)
+            if inspect is not None:
+                inspect(self, energies, leaf)
             gradient = input_gradient(energies, leaf, create_graph=False)
         return gradient, energies.detach()
 
-    def differentiable_gradient(self, point: Tensor) -> tuple[Tensor, Tensor]:
+    def differentiable_gradient(self, point: Tensor, inspect: Inspect | None = None) -> tuple[Tensor, Tensor]:
         """(∇E, E) with ∇E part of the graph, to be differentiated a second time."""
         with torch.enable_grad():
             # A fresh alias: the point may be a feature too (Init may return the image), and only dE/dy is wanted.
             leaf = point.view_as(point) if point.requires_grad else point.detach().requires_grad_()
             energies = self(leaf)
+            if inspect is not None:
+                inspect(self, energies, leaf)
             return input_gradient(energies, leaf, create_graph=True), energies.detach()
 
 

@@ -65,6 +65,21 @@ def set_generators(states: States, device: torch.device) -> None:
 
 
 @contextmanager
+def untouched(device: torch.device, *modules: nn.Module) -> Iterator[None]:
+    """Leave random numbers and the buffers of the modules as they were: what is tried is not a part of training."""
+    parts = [part for module in modules for part in module.modules()]
+    held = [(p._buffers, n, b, b._version, b.clone()) for p in parts for n, b in p._buffers.items() if b is not None]
+    try:
+        with drawing_from(generators(device), device):
+            yield
+    finally:
+        with torch.no_grad():
+            for buffers, name, buffer, version, value in held:
+                if buffers[name] is not buffer or buffer._version != version:
+                    buffers[name] = buffer.copy_(value)
+
+
+@contextmanager
 def drawing_from(states: States, device: torch.device) -> Iterator[None]:
     """Draw the numbers that followed a state; afterwards the generators go on from where they were."""
     if not states:

@@ -12,10 +12,18 @@ from torch import Tensor, nn
 
 import spen
 from spen import trees
-from spen.descent.gradients.auto import Auto, Measurement
+from spen.descent.gradients.auto_trial import Clock, distance, sentence, training_step
 from spen.descent.loop import Descend
 from spen.descent.loop import Path as Descent
 from spen.descent.potential import Potential
+from spen.gradients import (
+    Auto,
+    Checkpointed,
+    Compiled,
+    Exact,
+    FiniteDifference,
+    ForwardOverReverse,
+)
 from spen.protocols import GradientStrategy
 from spen.training import Run
 
@@ -41,7 +49,6 @@ class Report:
     device: str
     batch: int
     steps: int
-    tolerance: float
     memory: str
     strategies: tuple[Timed, ...]
     chosen: str = ""
@@ -58,10 +65,10 @@ class Opened:
     x: Any
 
 
-def time_strategies(model: spen.SPEN, x: Any, *, tolerance: float = 1e-2, repeats: int = 3) -> Report:
-    """Measure every strategy that `Auto` would choose from, on this batch, as it would."""
+def time_strategies(model: spen.SPEN, x: Any, *, repeats: int = 3) -> Report:
+    """Measure every strategy on this batch, and say which one `Auto` would use."""
     own = model.minimizer
-    observer = _Observer(Auto(tolerance, repeats=repeats, patience=0))
+    observer = _Observer(repeats)
     watched = spen.SPEN(
         features=model.features,
         init=model.init,
@@ -79,32 +86,51 @@ def time_strategies(model: spen.SPEN, x: Any, *, tolerance: float = 1e-2, repeat
         device=torch.cuda.get_device_name(start.device) if on_gpu else "cpu",
         batch=start.shape[0],
         steps=own.rule.steps,
-        tolerance=tolerance,
         memory="peak" if on_gpu else "kept for the backward pass",
         strategies=timed,
     )
 
 
+def _strategies() -> list[GradientStrategy]:
+    plain: list[GradientStrategy] = [Exact(), Checkpointed(), ForwardOverReverse(), FiniteDifference()]
+    programs = [Compiled(t, keep=k, patience=0) for t in (ForwardOverReverse(), Checkpointed()) for k in (0.0, 1.0)]
+    return [*plain, *programs]
+
+
 class _Observer(GradientStrategy):
     """Sits where a strategy does, so that it sees the loop, the energy and the start as one does."""
 
-    def __init__(self, auto: Auto) -> None:
-        self.auto = auto
+    def __init__(self, repeats: int) -> None:
+        self.repeats = repeats
         self.report: tuple[str, tuple[Timed, ...]] | None = None
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Descent:
-        choice = self.auto.choose(descend, potential, start)
-        timed = tuple(_timed(m, descend, potential, start) for m in choice.measurements)
-        self.report = str(choice.strategy), timed
-        return choice.strategy.run(descend, potential, start)
+        auto = Auto(patience=0, measure=False)
+        path = auto.run(descend, potential, start)  # first: the energy's own errors are shown as they are
+        reference: list[Tensor] | None = None
+        timed = []
+        for strategy in _strategies():
+            try:
+                found = [training_step(strategy, descend, potential, start) for _ in range(4)][-1]
+            except Exception as failure:  # it cannot be used with this energy: the row says why
+                timed.append(Timed(str(strategy), None, None, None, sentence(failure)))
+                continue
+            reference = found if reference is None else reference
+            error = None if reference is found else distance(found, reference)
+            count = _peak_bytes if start.device.type == "cuda" else _kept_bytes
+            seconds = min(_seconds(strategy, descend, potential, start) for _ in range(self.repeats))
+            held = count(strategy, descend, potential, start) / 2**20
+            timed.append(Timed(str(strategy), 1000 * seconds, held, error, None))
+        self.report = auto.choices()[0]["strategy"], tuple(timed)
+        return path
 
 
-def _timed(measured: Measurement, descend: Descend, potential: Potential, start: Tensor) -> Timed:
-    if measured.problem is not None or measured.seconds is None:
-        return Timed(str(measured.strategy), None, None, measured.error, measured.problem)
-    count = _peak_bytes if start.device.type == "cuda" else _kept_bytes
-    held = count(measured.strategy, descend, potential, start)
-    return Timed(str(measured.strategy), 1000 * measured.seconds, held / 2**20, measured.error, None)
+def _seconds(strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor) -> float:
+    clock = Clock()
+    clock.tick(start.device)
+    training_step(strategy, descend, potential, start)
+    clock.tick(start.device)
+    return clock.latest
 
 
 def _forward(strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor) -> Tensor:

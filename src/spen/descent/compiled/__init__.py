@@ -1,7 +1,5 @@
-"""The gradient and the Hessian-vector product of one energy as flat programs: traced, simplified, fused, captured."""
+"""The gradient and the Hessian-vector product of one energy as flat programs: guarded, traced, fused, captured."""
 
-from spen.descent.compiled.lower import lowered
-from spen.descent.compiled.simplify import simplified
-from spen.descent.compiled.trace import NotTraceable, Program
+from spen.descent.compiled.guards import NotTraceable
 
-__all__ = ["NotTraceable", "Program", "lowered", "simplified"]
+__all__ = ["NotTraceable"]

@@ -7,17 +7,19 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from spen import trees
-from spen.descent.compiled.trace import Program
 from spen.descent.compiled.within import within
 from spen.descent.gradients.replay import Tape, released
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential
+
+if TYPE_CHECKING:
+    from spen.descent.gradients.compiled import Ready
 
 Pattern = tuple[bool, ...]  # which outputs of the descent a loss sends something to
 
@@ -34,10 +36,12 @@ class Captured:
     extras: list[Tensor]
     bars: tuple[Tensor | None, ...]
 
-    def __init__(self, tape: Tape, start: Tensor, pattern: Pattern) -> None:
+    def __init__(self, tape: Tape, start: Tensor, pattern: Pattern, addresses: tuple[int, ...]) -> None:
+        self.addresses = addresses
         self.start = start.detach().clone()
         features = trees.tree_map(lambda f: f.detach().clone().requires_grad_(f.requires_grad), tape.potential.features)
-        self.tape = replace(tape, potential=replace(tape.potential, features=features))
+        # The program has the energy in it; holding the module would keep it alive for as long as its own programs.
+        self.tape = replace(tape, potential=replace(tape.potential, features=features, energy=nn.Identity()))
         self.leaves = trees.tensors(features)
         self.pattern = pattern
         self.lease = 0
@@ -141,6 +145,37 @@ class Captured:
         return Path(energies=energies, steps_used=steps_used, converged=converged)
 
 
+class Prediction:
+    """Static memory and a graph that fills it with a descent that nobody differentiates."""
+
+    def __init__(self, descend: Descend, ready: Ready, start: Tensor) -> None:
+        self.addresses = ready.addresses
+        self.start = start.detach().clone()
+        features = trees.tree_map(lambda f: f.detach().clone(), ready.cut.features)
+        self.leaves = trees.tensors(features)
+        cut = replace(ready.cut, features=features, energy=nn.Identity())
+        self.graph, device = torch.cuda.CUDAGraph(), start.device
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream), _nobody_waits():
+            descend(cut, self.start, ready.bound.gradient)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        with _capturing(self.graph, torch.cuda.graph_pool_handle(), device):
+            path = descend(cut, self.start, ready.bound.gradient)
+        self.outputs = [*path.outputs, *path.gradients]
+        self.extras = [*path.energies, path.steps_used, path.converged]
+        self.taken = len(path.outputs)
+
+    def run(self, start: Tensor, potential: Potential) -> Path:
+        """Replay the descent from ``start``, with these features."""
+        _copy([self.start, *self.leaves], [start.detach(), *(f.detach() for f in trees.tensors(potential.features))])
+        self.graph.replay()
+        fresh = _copies([*self.outputs, *self.extras])
+        *energies, steps_used, converged = fresh[len(self.outputs) :]
+        outputs, gradients = fresh[: self.taken], fresh[self.taken : len(self.outputs)]
+        return Path(outputs, energies, gradients, steps_used, converged)
+
+
 class NotCapturable(RuntimeError):
     """A CUDA graph cannot hold the descent: something in it looks at values, say, or memory is short."""
 
@@ -242,24 +277,41 @@ class Recorder:
     is seen. A loss that sends something to other outputs than before gets graphs of its own.
     """
 
-    def __init__(self, program: Program, *, keep: float = 0.0, warmup: int = 2, at_once: int = 4) -> None:
-        self.program, self.keep = program, keep
+    def __init__(self, *, keep: float = 0.0, warmup: int = 2, at_once: int = 4) -> None:
+        self.keep = keep
         self.warmup, self.at_once = warmup, at_once
         self.seen: Pattern | None = None
         self.changes = 0
         self.calls = 0
         self.captured: list[Captured] = []
+        self.predictions: list[Prediction] = []
 
-    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        tape = Tape(descend, potential.detached(), self.program.product, None, self.program.gradient, self.keep)
+    def run(self, descend: Descend, potential: Potential, ready: Ready, start: Tensor) -> Path:
+        tape = Tape(descend, ready.cut, ready.bound.product, None, ready.bound.gradient, self.keep)
         inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
         self.calls += 1
-        captured = self._ready(tape, start) if self.calls > self.warmup and self.seen is not None else None
+        captured = (
+            self._ready(tape, start, ready.addresses) if self.calls > self.warmup and self.seen is not None else None
+        )
         if captured is None:
             results = _Watched.apply(self, tape, start, *inputs)
         else:
             results = GraphReplay.apply(self, captured, tape, start, *inputs)
         return tape.path_of(results, descend.rule.steps)
+
+    def predict(self, descend: Descend, ready: Ready, start: Tensor) -> Path:
+        """The descent without a backward pass, from the second time on as one graph."""
+        self.calls += 1
+        found = next((p for p in self.predictions if p.addresses == ready.addresses), None)
+        if found is None and self.calls > 1 and self.at_once:
+            try:
+                found = Prediction(descend, ready, start)
+                self.predictions = [*self.predictions[1 - self.at_once :], found]
+            except NotCapturable:
+                self._give_up()
+        if found is not None:
+            return found.run(start, ready.cut)
+        return descend(ready.cut, start, ready.bound.gradient)
 
     def look_at(self, pattern: Pattern) -> None:
         """A loss asks for these outputs. One that changes its mind again and again is not worth a capture each time."""
@@ -270,11 +322,12 @@ class Recorder:
 
     def _give_up(self) -> None:
         """No more graphs."""
-        self.at_once, self.captured = 0, []
+        self.at_once, self.captured, self.predictions = 0, [], []
 
-    def _ready(self, tape: Tape, start: Tensor) -> Captured | None:
+    def _ready(self, tape: Tape, start: Tensor, addresses: tuple[int, ...]) -> Captured | None:
         for captured in self.captured:
-            if captured.free and captured.pattern == self.seen:
+            # The graph reads parameters where they were: elsewhere, under functional_call say, it cannot serve.
+            if captured.free and captured.pattern == self.seen and captured.addresses == addresses:
                 return captured
         # The loss may ask for other iterates than before: graphs that do not serve it any more make room.
         self.captured = [c for c in self.captured if not c.free]
@@ -282,7 +335,7 @@ class Recorder:
         if len(self.captured) >= self.at_once or self.seen is None or tape.potential.draws:
             return None
         try:
-            self.captured.append(Captured(tape, start, self.seen))
+            self.captured.append(Captured(tape, start, self.seen, addresses))
         except NotCapturable:
             self._give_up()
             return None

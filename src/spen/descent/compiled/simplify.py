@@ -79,6 +79,21 @@ def _drop_zeros(program: GraphModule) -> None:
                 node.replace_all_uses_with(right)
         elif node.target in _SAME:
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+    for node in zeros:
+        _give_memory(program, node)
+
+
+def _give_memory(program: GraphModule, node: Node) -> None:
+    """Zeros that share one number in memory get memory of their own: a compiler may write into what it is given."""
+    value = node.meta.get("val")
+    if node.target is not aten.expand.default or not isinstance(value, torch.Tensor) or not node.users:
+        return
+    with program.graph.inserting_before(node):
+        full = program.graph.call_function(
+            aten.full.default, (list(value.shape), 0), {"dtype": value.dtype, "device": value.device}
+        )
+    full.meta["val"] = value.new_empty(value.shape)
+    node.replace_all_uses_with(full)
 
 
 def _is_zero(node: Node, zeros: set[Node]) -> bool:

@@ -1,4 +1,4 @@
-"""∇E and H v as graphs of plain tensor operations, read off one real evaluation.
+"""∇E and H v as graphs of plain tensor operations, from the graph of an energy.
 
 Derivatives are taken while tracing, so the program has no autograd left in it: it can be simplified, fused and
 captured, and an energy that is compiled this way never has to be differentiated again.
@@ -7,73 +7,110 @@ captured, and an energy that is compiled this way never has to be differentiated
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils import _pytree as pytree
 
 from spen import trees
+from spen.descent.compiled.guards import INSTEAD, Guarded, NotTraceable, reason
 from spen.descent.compiled.keep import alone, hand_over
 from spen.descent.compiled.order import is_view, writes
 from spen.descent.compiled.pieces import Pieces, silenced
 from spen.descent.compiled.simplify import simplified, speaks_to_host
-from spen.descent.compiled.within import within
-from spen.descent.gradients.second_order import NotTwiceDifferentiable, Products
-from spen.descent.potential import Potential
+from spen.descent.gradients.second_order import NotTwiceDifferentiable, Products, unknown_tensor
+from spen.descent.potential import Potential, identity
 
 Flat = Callable[..., list[Tensor]]
 Lowering = Callable[[GraphModule, list[Tensor]], Flat]
+ProductFunction = Callable[[Potential, Tensor, Tensor], Products]
 
 
-class NotTraceable(RuntimeError):
-    """The energy cannot be written down as a fixed list of operations."""
+@dataclass(frozen=True)
+class Roles:
+    """Which inputs of an energy's graph are the point, features and parameters; all others are constants to it."""
+
+    point: int
+    features: tuple[tuple[int, int], ...]  # (number among the tensors of the features, number among the inputs)
+    learned: tuple[tuple[int, int], ...]  # (number among the parameters of the potential, number among the inputs)
+
+    @classmethod
+    def of(cls, potential: Potential, point: Tensor, tensors: tuple[Tensor, ...]) -> Roles:
+        """By identity: Dynamo hands over the tensors themselves."""
+        place = {id(tensor): i for i, tensor in enumerate(tensors)}
+        if id(point) not in place:
+            raise ValueError("the energy does not depend on y: it has no gradient to descend")
+        leaves = trees.tensors(potential.features)
+        features = tuple((n, place[id(t)]) for n, t in enumerate(leaves) if id(t) in place)
+        learned = tuple((n, place[id(t)]) for n, t in enumerate(potential.learned) if id(t) in place)
+        known = {place[id(point)], *(i for _, i in (*features, *learned))}
+        for i, tensor in enumerate(tensors):
+            if tensor.requires_grad and i not in known:
+                raise unknown_tensor(potential.energy, tensor)
+        return cls(place[id(point)], features, learned)
+
+    def fits(self, potential: Potential, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether the parameters of the potential stand where they stood."""
+        return all(tensors[i] is potential.learned[n] for n, i in self.learned)
 
 
 class Program:
-    """∇E and the products of one strategy, for one energy and inputs of one shape.
+    """∇E and the products of one strategy, from the graph of one energy for inputs of one shape.
 
-    Parameters and buffers are inputs of the program: they may change in value, not in shape. Numbers that are no
-    tensors are part of it. With ``keep``, ∇E hands its expensive results over to the products (``keep.py``). With
-    ``rows``, the batch goes through in pieces of so many examples at most.
+    Every tensor that the energy reads is an input. With ``keep``, ∇E hands its expensive results over to the products
+    (``keep.py``). With ``rows``, the batch goes through in chunks of so many examples at most, and the graph is that of
+    one chunk. Without ``product`` there is ∇E alone.
     """
 
     def __init__(
         self,
+        graph: GraphModule,
         potential: Potential,
         point: Tensor,
-        product: Callable[[Potential, Tensor, Tensor], Products],
+        tensors: tuple[Tensor, ...],
+        product: ProductFunction | None,
         lowering: Lowering,
         *,
         keep: bool = False,
-        rows: int | None = None,
+        pieces: Pieces,
     ) -> None:
-        self.pieces = Pieces(point.shape[0], rows)
-        self._names = [n for n, _ in potential.energy.named_parameters()]
-        self._names += [n for n, _ in potential.energy.named_buffers()]
+        self.roles = Roles.of(potential, point, tensors)
+        self.pieces = pieces
+        moving = [i for _, i in self.roles.features]
+        others = [i for i in range(len(tensors)) if i != self.roles.point and i not in moving]
+        self._order = [*moving, *others]  # of the inputs of the lowered programs, behind the point
+        self._moving = len(moving)
+        wanted = [i for i in moving if tensors[i].requires_grad]
+        learned = [i for _, i in self.roles.learned]
+        self._per_example = 1 + len(wanted)  # results of the products with one row per example; the others are sums
+        self._targets = _targets(potential, self.roles, tensors)
+        self._number = len(potential.feature_tensors()) + len(potential.learned)
         self._present: list[bool] = []
-        self._spec = pytree.tree_flatten(potential.features)[1]
-        self._fixed = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in pytree.tree_leaves(potential.features)]
-        wants = [leaf.requires_grad for leaf in trees.tensors(potential.features)]
-        self._features = len(wants)
-        self._per_example = 1 + sum(wants)  # results of the products with one row per example; the others are sums
-        whole, _ = next(iter(self.pieces))
-        inputs = self._cut([point.detach().contiguous(), *self._inputs(potential)], whole, 1 + len(wants))
-        rebuilt = self._rebuilder(potential, wants)
+        energy = type(potential.energy).__name__
 
-        def gradient(at: Tensor, *tensors: Tensor) -> list[Tensor]:
-            return rebuilt(tensors, lambda bound: list(bound.gradient(at)))
+        def bound(inputs: tuple[Tensor, ...]) -> Potential:
+            places = dict(zip(self._order, inputs, strict=True))
+            leaves = {i: t.detach().requires_grad_(i in wanted or i in learned) for i, t in places.items()}
+            features, own = [leaves[i] for i in wanted], tuple(leaves[i] for i in learned)
+            return Potential(_Graph(graph, leaves, self.roles.point), features, identity, own)  # type: ignore[arg-type]
 
-        def products(at: Tensor, direction: Tensor, *tensors: Tensor) -> list[Tensor]:
-            at_point, rest = rebuilt(tensors, lambda bound: product(bound, at, direction))
+        def gradient(at: Tensor, *inputs: Tensor) -> list[Tensor]:
+            return list(bound(inputs).gradient(at))
+
+        def products(at: Tensor, direction: Tensor, *inputs: Tensor) -> list[Tensor]:
+            at_point, rest = product(bound(inputs), at, direction)  # type: ignore[misc]
             self._present = [bar is not None for bar in (at_point, *rest)]
             return [bar.detach() for bar in (at_point, *rest) if bar is not None]
 
-        both = (inputs, [inputs[0], torch.ones_like(inputs[0]), *inputs[1:]])
-        graphs = [_traced(gradient, both[0], potential), _traced(products, both[1], potential)]
-        self.capturable = not any(speaks_to_host(graph) for graph in graphs)
+        example = [point.detach().contiguous(), *(tensors[i].detach() for i in self._order)]
+        both = (example, [example[0], torch.ones_like(example[0]), *example[1:]])
+        graphs = [_traced(gradient, both[0], energy)]
+        if product is not None:
+            graphs.append(_traced(products, both[1], energy))
+        self.capturable = not any(speaks_to_host(traced) for traced in graphs)
         """Whether a CUDA graph may hold the programs: nothing in them waits for the device or reads host memory."""
         self.kept = hand_over(graphs[0], graphs[1]) if keep else 0
         """How many results of ∇E the products take over; 0 too where none is expensive."""
@@ -82,25 +119,28 @@ class Program:
             self._kept = lowering(alone(graphs[0], self.kept), both[0]) if self.kept else None
             self._gradient = lowering(graphs[0], both[0])
             known = self._gradient(*both[0])[2:] if self.kept else []  # as they come, in the layout they have
-            self._product = lowering(graphs[1], [*both[1], *known])
+            self._product = lowering(graphs[1], [*both[1], *known]) if product is not None else None
 
-    def gradient(self, potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
-        """(∇E, E) at a point, and what the product there wants back: takes the place of ``Potential.gradient``."""
-        inputs = [point.detach().contiguous(), *self._inputs(potential)]
+    def gradient(self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
+        """(∇E, E) at a point, and what the product there wants back."""
+        inputs = [point.detach().contiguous(), *self._inputs(tensors, potential)]
         with torch.no_grad():
-            parts = [self._gradient(*self._cut(inputs, rows, 1 + self._features)) for rows, _ in self.pieces]
+            parts = [self._gradient(*self._cut(inputs, rows, 1 + self._moving)) for rows, _ in self.pieces]
             joined = [self.pieces.joined([part[i] for part in parts]) for i in range(2)]
         return (*joined, *(result for part in parts for result in part[2:]))
 
-    def product(self, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Products:
-        """H v and ∂⟨v, ∇E⟩: takes the place of the strategy's own product. Nothing ``kept``: it is computed again."""
-        inputs = [point.detach().contiguous(), direction.contiguous(), *self._inputs(potential)]
+    def product(
+        self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor
+    ) -> Products:
+        """H v and ∂⟨v, ∇E⟩ for the features and parameters of the potential. Nothing ``kept``: it is computed again."""
+        assert self._product is not None
+        inputs = [point.detach().contiguous(), direction.contiguous(), *self._inputs(tensors, potential)]
         known, here = iter(kept), sum(self._present[: self._per_example])
         rows_of: list[list[Tensor]] = []
         sums: list[Tensor] = []
         with torch.no_grad():
             for rows, again in self.pieces:
-                at, towards, *others = self._cut(inputs, rows, 2 + self._features)
+                at, towards, *others = self._cut(inputs, rows, 2 + self._moving)
                 handed = [next(known) for _ in range(self.kept)] if kept else []
                 if self._kept is not None and not kept:
                     handed = self._kept(at, *others)
@@ -109,53 +149,94 @@ class Program:
                 rows_of.append(list(found[:here]))
                 sums = torch._foreach_add(sums, list(found[here:])) if sums else list(found[here:])  # type: ignore[assignment]
             joined = iter([*(self.pieces.joined(parts) for parts in zip(*rows_of, strict=True)), *sums])
-        at_point, *rest = (next(joined) if present else None for present in self._present)
+        at_point, *present = (next(joined) if there else None for there in self._present)
+        rest: list[Tensor | None] = [None] * self._number
+        for target, bar in zip(self._targets, present, strict=True):
+            rest[target] = bar
         return at_point, rest
 
     def _cut(self, inputs: list[Tensor], rows: slice, moving: int) -> list[Tensor]:
-        """The inputs of a piece: of the first ``moving`` its rows, of the others everything."""
+        """The inputs of a chunk: of the first ``moving`` its rows, of the others everything."""
         if self.pieces.number == 1:
             return inputs
         return [*(t[rows] for t in inputs[:moving]), *inputs[moving:]]
 
-    def _inputs(self, potential: Potential) -> list[Tensor]:
-        energy = potential.energy
-        own = [*(p.detach() for p in energy.parameters()), *energy.buffers()]
-        return [*(f.detach() for f in trees.tensors(potential.features)), *own]
-
-    def _rebuilder(
-        self, potential: Potential, wants: list[bool]
-    ) -> Callable[[tuple[Tensor, ...], Callable[[Potential], Any]], Any]:
-        learns = {n: p.requires_grad for n, p in potential.energy.named_parameters()}
-
-        def rebuilt(tensors: tuple[Tensor, ...], function: Callable[[Potential], Any]) -> Any:
-            leaves = [t.detach().requires_grad_(w) for t, w in zip(tensors, wants, strict=False)]
-            named = {
-                n: t.detach().requires_grad_(learns.get(n, False))
-                for n, t in zip(self._names, tensors[len(wants) :], strict=True)
-            }
-            moving = iter(leaves)
-            features = pytree.tree_unflatten(
-                [next(moving) if fixed is None else fixed[0] for fixed in self._fixed], self._spec
-            )
-            learned = tuple(named[n] for n in learns if learns[n])
-            bound = Potential(potential.energy, features, potential.view, learned)  # type: ignore[arg-type]
-            return within(potential.energy, named, lambda: function(bound))
-
-        return rebuilt
+    def _inputs(self, tensors: tuple[Tensor, ...], potential: Potential) -> list[Tensor]:
+        """The features as they are in the potential, and the other tensors that were handed over."""
+        leaves = trees.tensors(potential.features)
+        features = [leaves[n].detach() for n, _ in self.roles.features]
+        return [*features, *(tensors[i].detach() for i in self._order[self._moving :])]
 
 
-def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], potential: Potential) -> GraphModule:
+@dataclass(frozen=True)
+class Bound:
+    """A program with the tensors that the energy reads in one descent."""
+
+    program: Program
+    tensors: tuple[Tensor, ...]
+
+    @classmethod
+    def of(
+        cls,
+        potential: Potential,
+        point: Tensor,
+        product: ProductFunction | None,
+        lowering: Lowering,
+        *,
+        keep: bool = False,
+        pieces: Pieces | None = None,
+    ) -> Bound:
+        """A new program for an energy as it is now."""
+        cut, leaf = potential.detached(), point.detach().requires_grad_()
+        guarded = Guarded(evaluate, f"the energy {type(potential.energy).__name__}")
+        with torch.enable_grad():
+            entry, tensors = guarded(cut.energy, cut.view, leaf, cut.features)
+        pieces = Pieces(point.shape[0]) if pieces is None else pieces
+        return cls(Program(entry.graph, cut, leaf, tensors, product, lowering, keep=keep, pieces=pieces), tensors)
+
+    def gradient(self, potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
+        """Takes the place of ``Potential.gradient``."""
+        return self.program.gradient(self.tensors, potential, point)
+
+    def product(self, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Products:
+        """Takes the place of a strategy's own product."""
+        return self.program.product(self.tensors, potential, point, direction, *kept)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the tensors are that a CUDA graph would read: all but the point and the features."""
+        return tuple(self.tensors[i].data_ptr() for i in self.program._order[self.program._moving :])
+
+
+def evaluate(energy: Any, view: Any, point: Tensor, features: Any) -> Tensor:
+    """What is traced for ∇E and its products."""
+    return energy(view(point), features)
+
+
+class _Graph(nn.Module):
+    """The energy as its graph, with all its inputs but the point."""
+
+    def __init__(self, graph: GraphModule, inputs: dict[int, Tensor], point: int) -> None:
+        super().__init__()
+        self._call = lambda y: graph(*(y if i == point else inputs[i] for i in range(len(inputs) + 1)))[0]
+
+    def forward(self, y: Tensor, features: Any) -> Tensor:
+        return self._call(y)  # type: ignore[no-any-return]
+
+
+def _targets(potential: Potential, roles: Roles, tensors: tuple[Tensor, ...]) -> list[int]:
+    """For each result of the products behind the first: its number among the potential's features and parameters."""
+    wanted = [n for n, leaf in enumerate(trees.tensors(potential.features)) if leaf.requires_grad]
+    features = [wanted.index(n) for n, i in roles.features if tensors[i].requires_grad]
+    return [*features, *(len(wanted) + n for n, _ in roles.learned)]
+
+
+def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], energy: str) -> GraphModule:
     try:
         return simplified(_pure(make_fx(function, decomposition_table=_WITH_MEMORY)(*inputs)))
     except NotTwiceDifferentiable:
         raise
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise NotTraceable(
-            f"the energy {type(potential.energy).__name__} cannot be traced: {reason[:300]} "
-            "Use the strategy inside Compiled by itself"
-        ) from error
+        raise NotTraceable(f"the energy {energy} cannot be traced: {reason(error)}. {INSTEAD}") from error
 
 
 def _with_memory(operation: Callable[..., Tensor]) -> Callable[..., Any]:

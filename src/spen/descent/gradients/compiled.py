@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
-from spen.descent.compiled.graphs import Recorder
-from spen.descent.compiled.host import for_host
-from spen.descent.compiled.lower import lowered
-from spen.descent.compiled.trace import Flat, Program
+from spen.descent.gradients.checkpointed import Checkpointed
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
-from spen.descent.gradients.replay import Replayed, replay
+from spen.descent.gradients.replay import Replayed, Tape, refuse_replica, replayed_by
+from spen.descent.gradients.second_order import require_known_tensors
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential
 from spen.protocols import GradientStrategy
+
+if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
+    from spen.descent.compiled.graphs import Recorder
+    from spen.descent.compiled.guards import Guarded
+    from spen.descent.compiled.trace import Bound, Program
 
 Key = tuple[Any, ...]
 
 
 class Compiled(GradientStrategy):
-    """The gradients of ``through`` (ForwardOverReverse unless told), from programs made once for each shape.
+    """Exact gradients from programs that are made once for each shape.
+
+    ``through`` says how the Hessian-vector products are formed before they are compiled: ``ForwardOverReverse()``, the
+    fastest for convolutions, or ``Checkpointed()``, reverse over reverse.
 
     An energy is traced together with its derivatives, freed of products with zero, and on a GPU fused by
     torch.compile (``fuse``) and captured with the whole descent in a CUDA graph (``graphs``). ``precision=
     torch.bfloat16`` rounds the operands of wide convolutions and matrix products; the descent itself, the narrow
-    first layers and all sums stay in float32. Finite differences of rounded numbers are noise, so that needs
-    ForwardOverReverse or Checkpointed.
+    first layers and all sums stay in float32.
 
     ``keep`` is the share of the steps, 0 … 1, whose expensive results (wide convolutions, matrix products) are kept
     for the backward pass instead of being computed again, ``True`` is all: on a CPU the time of double backprop, at
@@ -42,8 +47,9 @@ class Compiled(GradientStrategy):
     shrinks in proportion, and time grows a little.
 
     A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
-    after ``shapes`` programs new ones stay plain. Attributes that are no parameters or buffers are part of a program:
-    when one of them is replaced, a new one is made. Under autocast the plain strategy runs.
+    after ``shapes`` programs new ones stay plain. A program runs only for the energy it was made from: whatever the
+    energy reads is compared before every descent, and a change makes a new program (``spen.descent.compiled.guards``).
+    Under autocast the plain strategy runs.
     """
 
     def __init__(
@@ -59,16 +65,12 @@ class Compiled(GradientStrategy):
         shapes: int = 32,
     ) -> None:
         self.through = ForwardOverReverse() if through is None else through
-        if not isinstance(self.through, Replayed):
-            raise ValueError(f"Compiled goes through a strategy that replays the steps, not {self.through}")
+        if not isinstance(self.through, ForwardOverReverse | Checkpointed):
+            raise ValueError(f"Compiled goes through ForwardOverReverse() or Checkpointed(), not {self.through}")
         if precision not in (None, torch.bfloat16):
             raise ValueError(f"precision must be torch.bfloat16 or None, not {precision}")
-        if precision is not None and not self.through.exact:
-            raise ValueError(f"{self.through} in {precision} is noise; compile ForwardOverReverse() instead")
         if not 0 <= keep <= 1:
             raise ValueError(f"keep is the share of the steps that are kept, from 0 to 1, not {keep}")
-        if keep and not self.through.exact:
-            raise ValueError(f"{self.through} asks for gradients at other points: there is nothing to keep for it")
         if rows is not None and rows < 1:
             raise ValueError(f"rows is how many examples are computed at once, 1 or more, not {rows}")
         if patience < 0 or shapes < 1:
@@ -76,71 +78,127 @@ class Compiled(GradientStrategy):
         self.keep, self.rows = float(keep), rows
         self.precision, self.fuse, self.graphs = precision, fuse, graphs
         self.patience, self.shapes = patience, shapes
-        self._met: weakref.WeakKeyDictionary[nn.Module, dict[Key, int]] = weakref.WeakKeyDictionary()
-        self._programs: weakref.WeakKeyDictionary[nn.Module, dict[Key, Program | Recorder]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._slots: weakref.WeakKeyDictionary[nn.Module, dict[Key, _Slot]] = weakref.WeakKeyDictionary()
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        if torch.is_autocast_enabled(start.device.type) or start.shape[0] == 0:
+        if torch.is_autocast_enabled(start.device.type) or start.shape[0] == 0 or torch.compiler.is_compiling():
             return self.through.run(descend, potential, start)
-        program = self._program(descend, potential, start)
-        if program is None:
+        ready = self._program(descend, potential, start)
+        if ready is None:
             return self.through.run(descend, potential, start)
         masked = replace(descend, masked=True)
-        if isinstance(program, Recorder):
-            return program.run(masked, potential, start)
-        return replay(masked, potential, start, program.product, gradient=program.gradient, keep=self.keep)
+        if ready.recorder is not None:
+            return ready.recorder.run(masked, potential, ready, start)
+        bound = ready.bound
+        tape = Tape(masked, ready.cut, bound.product, None, bound.gradient, self.keep)
+        return replayed_by(tape, potential, start)
 
-    def _program(self, descend: Descend, potential: Potential, start: Tensor) -> Program | Recorder | None:
-        programs = self._programs.setdefault(potential.energy, {})
-        key = _key(descend, potential, start)
-        if key in programs:
-            return programs[key]
-        met = self._met.setdefault(potential.energy, {})
-        met[key] = met.get(key, 0) + 1
-        if met[key] <= self.patience or len(programs) >= self.shapes:
-            return None
-        on_gpu = start.device.type == "cuda"
-        made = self._made(descend, potential, start, on_gpu)
-        # An energy that notes something while it is traced has other attributes now, and keeps these from here on.
-        programs[_key(descend, potential, start)] = made
-        return made
+    def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+        """The descent as one CUDA graph, after ``patience`` batches of a shape; plainly on a CPU."""
+        on_gpu = start.device.type == "cuda" if self.graphs is None else self.graphs
+        if not on_gpu or torch.is_autocast_enabled(start.device.type) or torch.compiler.is_compiling():
+            return super().predict(descend, potential, start)
+        ready = self._program(descend, potential, start, differentiated=False) if start.shape[0] else None
+        if ready is None or ready.recorder is None:
+            return super().predict(descend, potential, start)
+        return ready.recorder.predict(replace(descend, masked=True), ready, start)
 
-    def _made(self, descend: Descend, potential: Potential, start: Tensor, on_gpu: bool) -> Program | Recorder:
+    def _program(
+        self, descend: Descend, potential: Potential, start: Tensor, *, differentiated: bool = True
+    ) -> Ready | None:
+        """The program for the present state of the energy, with the tensors it reads now; None: not yet."""
+        refuse_replica(potential)
+        slots = self._slots.setdefault(potential.energy, {})
+        cut = plain_numbers(potential.detached())
+        key = (differentiated, *_key(descend, cut, start))
+        slot = slots.get(key)
+        if slot is None:
+            slot = slots[key] = _Slot()
+        if slot.energy is None:
+            slot.met += 1
+            if slot.met <= self.patience or sum(s.energy is not None for s in slots.values()) >= self.shapes:
+                return None
+        return self._found(slot, descend, cut, start, differentiated)
+
+    def _found(self, slot: _Slot, descend: Descend, cut: Potential, start: Tensor, differentiated: bool) -> Ready:
+        from spen.descent.compiled.guards import Guarded
+        from spen.descent.compiled.pieces import Pieces
+        from spen.descent.compiled.trace import Bound, evaluate
+
         with torch.no_grad():
             z = descend.domain.enter(start.detach())
-            point = descend.point(z, descend.domain.output(z))
+            whole = descend.point(z, descend.domain.output(z))
+        pieces = Pieces(start.shape[0], self.rows)
+        one = cut if pieces.number == 1 else cut.detached(torch.arange(pieces.size, device=start.device))
+        point = whole[: pieces.size].detach().requires_grad_()
+        if slot.energy is None:
+            self._look(one, point, differentiated)
+            slot.energy = Guarded(evaluate, f"the energy {type(cut.energy).__name__}")
+        with torch.enable_grad():
+            entry, tensors = slot.energy(cut.energy, cut.view, point, one.features)
+        if entry.built is None:
+            self._look(one, point, differentiated)
+            product = self.through.product if differentiated else None
+            entry.built = self._made(entry.graph, one, point, tensors, product, pieces)
+        program: Program = entry.built
+        if not program.roles.fits(one, tensors):
+            raise RuntimeError(f"the parameters of {type(cut.energy).__name__} are not in the order they were in")
+        bound = Bound(program, tensors)
+        graphs = start.device.type == "cuda" if self.graphs is None else self.graphs
+        if not graphs or not program.capturable:
+            return Ready(bound, cut, None, ())
+        return self._captured(slot, descend, bound, cut, start)
+
+    def _look(self, potential: Potential, point: Tensor, differentiated: bool) -> None:
+        """Evaluate the energy plainly: its own errors are shown as they are, and what a program would get wrong."""
+        potential.gradient(point, partial(require_known_tensors, twice=True) if differentiated else None)
+
+    def _captured(self, slot: _Slot, descend: Descend, bound: Bound, cut: Potential, start: Tensor) -> Ready:
+        """A CUDA graph holds the loop too: what rule, domain and stop read is guarded like the energy."""
+        from spen.descent.compiled.graphs import Recorder
+        from spen.descent.compiled.guards import Guarded, NotTraceable
+
+        if slot.loop is None:
+            slot.loop = Guarded(walk, "the descent")
+        leaf = start.detach()
+        try:
+            with torch.enable_grad():
+                entry, tensors = slot.loop(descend.domain, descend.rule, descend.stop, leaf)
+        except NotTraceable:
+            return Ready(bound, cut, None, ())
+        addresses = (*bound.addresses(), *(t.data_ptr() for t in tensors if t is not leaf))
+        recorder = slot.recorders.get((bound.program, entry))
+        if recorder is None:
+            recorder = slot.recorders[bound.program, entry] = Recorder(keep=self.keep)
+        return Ready(bound, cut, recorder, addresses)
+
+    def _made(
+        self, graph: Any, potential: Potential, point: Tensor, tensors: tuple[Tensor, ...], product: Any, pieces: Any
+    ) -> Program:
+        from spen.descent.compiled.host import for_host
+        from spen.descent.compiled.lower import lowered
+        from spen.descent.compiled.trace import Program
+
+        on_gpu = point.device.type == "cuda"
         fuse = on_gpu if self.fuse is None else self.fuse
 
-        def lowering(traced: GraphModule, inputs: list[Tensor]) -> Flat:
+        def lowering(traced: Any, inputs: list[Tensor]) -> Any:
             if not on_gpu and not fuse and self.precision is None:
                 return for_host(traced)
             return lowered(traced, inputs, fuse=fuse, precision=self.precision)
 
-        program = Program(
-            potential.detached(),
-            point,
-            self.through.product,
-            lowering,
-            keep=self.keep > 0,
-            rows=self.rows,
-        )
-        graphs = on_gpu if self.graphs is None else self.graphs
-        return Recorder(program, keep=self.keep) if graphs and program.capturable else program
+        keep = self.keep > 0 and product is not None
+        return Program(graph, potential, point, tensors, product, lowering, keep=keep, pieces=pieces)
 
-    def keeping(self, keep: float) -> Compiled:
-        """The same strategy with another share of kept steps, from the same programs where they are no graphs yet."""
-        other = self.__class__(**{**self._options(), "keep": keep})
-        if self.keep and keep:
-            for energy, programs in self._programs.items():
-                other._programs[energy] = {key: p for key, p in programs.items() if isinstance(p, Program)}
-        return other
+    def programs(self, energy: nn.Module) -> list[Program]:
+        """All that were made for an energy."""
+        slots = self._slots.get(energy, {}).values()
+        entries = [entry for slot in slots if slot.energy is not None for entry in slot.energy.entries]
+        return [entry.built for entry in entries if entry.built is not None]
 
     def forget(self) -> None:
         """Let go of all programs and of the memory that their graphs hold."""
-        self._programs.clear()
-        self._met.clear()
+        self._slots.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         return self.__class__(**self._options())  # programs belong to the energy they were made for
@@ -164,50 +222,55 @@ def _again(options: dict[str, Any]) -> Compiled:
     return Compiled(**options)
 
 
-def _key(descend: Descend, potential: Potential, start: Tensor) -> Key:
-    leaves, spec = pytree.tree_flatten(potential.features)
+@dataclass
+class _Slot:
+    """What is known for inputs of one shape."""
+
+    met: int = 0
+    energy: Guarded | None = None
+    loop: Guarded | None = None
+    recorders: dict[Any, Recorder] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A program for one descent, and the recorder that may run it as a CUDA graph over tensors at these addresses."""
+
+    bound: Bound
+    cut: Potential  # with features of its own, cut off from F
+    recorder: Recorder | None
+    addresses: tuple[int, ...]
+
+
+def walk(domain: Any, rule: Any, stop: Any, start: Tensor) -> list[Tensor]:
+    """What is traced to learn what a descent reads beside the energy."""
+    z = domain.enter(start)
+    y = domain.output(z)
+    state = rule.begin(z)
+    seen = []
+    for t in range(rule.steps):
+        direction, state = rule.update(t, z, z, state)
+        z = domain.step(z, direction)
+        previous, y = y, domain.output(z)
+        if stop is not None:
+            seen.append(stop.converged(previous, y))
+    return [y, *seen]
+
+
+def plain_numbers(potential: Potential) -> Potential:
+    """Numbers of numpy among the features as Python's, which they are equal to: Dynamo takes them for tensors."""
+    leaves = pytree.tree_leaves(potential.features)
+    if not any(isinstance(leaf, np.generic) for leaf in leaves):
+        return potential
+    number = lambda leaf: leaf.item() if isinstance(leaf, np.generic) else leaf  # noqa: E731
+    return replace(potential, features=pytree.tree_map(number, potential.features))
+
+
+def _key(descend: Descend, cut: Potential, start: Tensor) -> Key:
+    leaves, spec = pytree.tree_flatten(cut.features)
     features = tuple((_signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    tensors, numbers = [], []
-    for whole in (potential.energy, descend.rule, descend.domain):
-        for part in whole.modules():  # once: this is asked for at every batch
-            held = (*part._parameters.values(), *part._buffers.values())
-            tensors += [(t.data_ptr(), t.requires_grad) for t in held if t is not None]
-            numbers += [_number(value) for name, value in vars(part).items() if name not in _INTERNAL]
-    return _signature(start), spec, features, tuple(tensors), tuple(numbers), descend.keep_gradients, repr(descend.stop)
-
-
-_INTERNAL = vars(nn.Module()).keys() - {"training"}
-
-
-def _number(value: Any) -> Any:
-    """An attribute as a program holds it: numbers and words as they were, a tensor or a function by what it is."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, list | tuple):
-        return tuple(_number(v) for v in value)
-    if isinstance(value, dict):
-        return tuple((str(k), _number(v)) for k, v in value.items())
-    return _Same(value)
-
-
-class _Same:
-    """Equal for one object alone. It is not kept alive: it may hold the energy whose programs are remembered."""
-
-    __slots__ = ("found", "number")
-
-    def __init__(self, value: Any) -> None:
-        self.number = id(value)
-        try:
-            self.found: Callable[[], Any] = weakref.ref(value)
-        except TypeError:  # a dtype, a range, a complex number
-            self.found = lambda: value
-
-    def __hash__(self) -> int:
-        return self.number
-
-    def __eq__(self, other: object) -> bool:
-        # An object that is gone is equal to nothing: its successor may have its address.
-        return isinstance(other, _Same) and (mine := self.found()) is not None and mine is other.found()
+    modes = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic)
+    return _signature(start), spec, features, descend.keep_gradients, descend.stop is None, modes
 
 
 def _signature(tensor: Tensor) -> Key:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spen.descent.gradients.second_order import require_second_derivative
+from spen.descent.gradients.second_order import require_second_derivative, require_twice_differentiable
 from spen.descent.loop import Descend, Path
-from spen.descent.potential import Potential
+from spen.descent.potential import Inspect, Potential
 from spen.protocols import GradientStrategy
 
 
@@ -19,7 +19,15 @@ class Exact(GradientStrategy):
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
         if start.shape[0] > 0:
             require_second_derivative(potential, descend, start)
-        return descend(potential, start, Potential.differentiable_gradient)
+        inspect: Inspect | None = require_twice_differentiable  # at the first step of every descent
+
+        def gradient(moving: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
+            nonlocal inspect
+            found = moving.differentiable_gradient(point, inspect)
+            inspect = None
+            return found
+
+        return descend(potential, start, gradient)
 
     def __repr__(self) -> str:
         return "Exact()"

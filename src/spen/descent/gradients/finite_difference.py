@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from spen import trees
 from spen.batch import flat
 from spen.descent.gradients.replay import Replayed
 from spen.descent.gradients.second_order import Products, added, exact_product, nothing
@@ -25,8 +29,8 @@ class FiniteDifference(Replayed):
     (an entropy) are differentiated exactly, since y log y bends too sharply near 0 for any radius.
 
     ``doubled=True`` evaluates both points as one batch of twice the size (time); ``False`` one after the other
-    (memory), as it also does for an energy that draws random numbers. ``radius=None`` picks 1e-2 in single
-    and 3e-6 in double precision, for y of order one.
+    (memory), as it also does for an energy that draws random numbers. Under autocast the differences are taken without
+    it. ``radius=None`` picks 1e-2 in single and 3e-6 in double precision, for y of order one.
     """
 
     exact = False
@@ -40,8 +44,12 @@ class FiniteDifference(Replayed):
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
         black_box, closed = potential.split()
         result = nothing(len(potential.feature_tensors()) + len(potential.parameters()))
-        if black_box is not None:
-            result = self._difference(potential, point, direction, black_box)
+        lowered = torch.is_autocast_enabled(point.device.type)
+        # Differences of numbers with three digits are noise: what autocast would lower stays in the type of y.
+        with torch.autocast(point.device.type, enabled=False) if lowered else nullcontext():
+            if black_box is not None:
+                energy = _in_type_of(point, black_box) if lowered else black_box
+                result = self._difference(potential, point, direction, energy)
         if closed is not None:
             result = added(result, exact_product(potential, point, direction, closed))
         return result
@@ -94,6 +102,15 @@ class FiniteDifference(Replayed):
 
     def __repr__(self) -> str:
         return f"FiniteDifference(radius={self.radius}, doubled={self.doubled})"
+
+
+def _in_type_of(point: Tensor, energy: ScoreFunction) -> ScoreFunction:
+    """The energy of features in the type of y: those that F has computed under autocast have a shorter one."""
+
+    def widened(y: Tensor, features: Any) -> Tensor:
+        return energy(y, trees.tree_map(lambda f: f.to(point.dtype) if f.is_floating_point() else f, features))
+
+    return widened
 
 
 def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor | None]:

@@ -10,14 +10,15 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from spen.descent.gradients.second_order import Products, plus
+from spen.descent.gradients.second_order import Products, plus, require_known_tensors
 from spen.descent.loop import Descend, Path, Step
-from spen.descent.potential import Potential
+from spen.descent.potential import Inspect, Potential
 from spen.descent.repeatable import Held, States, drawing_from, generators, is_replica, same, set_generators
 from spen.protocols import GradientStrategy
 
@@ -35,14 +36,14 @@ class Replayed(GradientStrategy):
     """A strategy that differentiates the descent step by step from the stored iterates."""
 
     exact = True
-    """False: the products are estimates, whose digits a lower precision would eat."""
+    """False: the products are estimates from first derivatives alone."""
 
     @abstractmethod
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
         """H v and ∂⟨v, ∇E⟩ at a point, for features and parameters in the order of the potential."""
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        return replay(descend, potential, start, self.product)
+        return replay(descend, potential, start, self.product, twice=self.exact)
 
 
 def replayed(through: GradientStrategy, who: str) -> Replayed:
@@ -78,6 +79,7 @@ class Tape:
     last: int | None = None  # differentiate this many last steps of each example; None: all
     gradient: Evaluation = Potential.gradient
     keep: float = 0.0  # the share of the steps, from the last one on, whose evaluations leave something
+    inspect: Inspect | None = None  # looks at the graph of the energy's first evaluation
     learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
     path: Path = field(default_factory=Path)
     steps: list[Taken] = field(default_factory=list)
@@ -114,6 +116,10 @@ class Tape:
         def evaluate(potential: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal kept, drawn
             drawn = generators(point.device) if self.potential.draws else ()
+            if self.inspect is not None and not self.steps:
+                g, energies = potential.gradient(point, self.inspect)
+                kept = ()
+                return g, energies
             g, energies, *others = self.gradient(potential, point)
             kept = tuple(others) if len(self.steps) >= first else ()
             return g, energies
@@ -151,14 +157,21 @@ def replay(
     product: ProductFunction,
     *,
     last: int | None = None,
-    gradient: Evaluation = Potential.gradient,
-    keep: float = 0.0,
+    twice: bool = True,
 ) -> Path:
     """Run the loop without a graph; its backward replays the steps with ``product``.
 
-    What ``gradient`` returns beyond (∇E, E) is saved for ``product``, in the last ``keep`` · T steps.
+    The graph of the energy at the first step is inspected: ``twice`` says whether ``product`` needs second derivatives.
     """
-    tape = Tape(descend, potential.detached(), product, last, gradient, keep)
+    tape = Tape(descend, potential.detached(), product, last, inspect=partial(require_known_tensors, twice=twice))
+    return replayed_by(tape, potential, start)
+
+
+def replayed_by(tape: Tape, potential: Potential, start: Tensor) -> Path:
+    """Run the loop of a tape without a graph; its backward replays the steps.
+
+    What the tape's ``gradient`` returns beyond (∇E, E) is saved for its ``product``, in the last ``keep`` · T steps.
+    """
     inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
     results = _Replay.apply(tape, start, *inputs)
     return tape.path_of(results, len(tape.steps))
