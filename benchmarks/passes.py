@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from benchmarks.ceilings import precise
 from benchmarks.kinds import FULL, KINDS, SMALL, TOY, make
 from benchmarks.measure import Step, errors, in_turns, measure, ratio, release
 from benchmarks.problems import Problem
-from benchmarks.results import machine, versions
+from benchmarks.results import write_measured, write_whole
 from benchmarks.runner import one_line
 from benchmarks.table import markdown
 from spen.gradients import Compiled
@@ -256,13 +255,6 @@ def table(entries: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def write(path: Path, whole: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
-
-
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.passes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -293,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.here:
         _run_here(options, path)
         return
-    write(path, {"machine": machine(options.device), "versions": versions(), "size": options.size, "entries": []})
+    write_measured(path, options.device, size=options.size, entries=[])
     began = time.monotonic()
     for i, kind in enumerate(options.kinds):
         share = (options.seconds - (time.monotonic() - began)) / (len(options.kinds) - i)
@@ -321,7 +313,7 @@ def _run_here(options: argparse.Namespace, path: Path) -> None:
         ):
             print(f"{kind:12s} without {entry.name:24s} {entry.problem or entry}", flush=True)
             whole["entries"].append(vars(entry))
-            write(path, whole)
+            write_whole(path, whole)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,8 @@ def test_the_command_writes_after_every_entry_and_the_table_has_a_column_a_kind(
     other = vars(Entry("srl", "order", 1.25, 0.5, error=0.5)), vars(Entry("srl", "zeros", problem="too hard"))
     lines = table([*entries, *other]).splitlines()
     assert lines[0] == "| without | graph | srl |"
-    assert lines[2].startswith("| zeros | ") and lines[2].endswith(" | — |")
+    assert lines[2].startswith("| zeros | ")
+    assert lines[2].endswith(" | — |")
     assert lines[3].endswith(" | 1.25, 0.50 |")
     assert lines[4:] == ["- zeros on srl: too hard", "- order on srl: gradients differ by 5e-01"]
 
