@@ -51,8 +51,17 @@ def test_forward_over_reverse_agrees_in_double_precision(kind: str) -> None:
 
 
 def test_what_dynamo_cannot_trace_is_named() -> None:
-    with pytest.raises(Unavailable, match="Dynamo cannot trace group_norm under the transforms: RuntimeError"):
+    with pytest.raises(Unavailable, match="Dynamo cannot trace jvp over grad of GroupNorm"):
         SYSTEMS[FORWARD].build(make("residual", "cpu", TOY))
+
+
+def test_what_a_compiler_says_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise ValueError("no such luck\nat all")
+
+    monkeypatch.setattr(generic, "BACKEND", fails)
+    with pytest.raises(Unavailable, match=r"torch\.compile: BackendCompilerFailed: "):
+        SYSTEMS[REVERSE].build(make("graph", "cpu", TOY))
 
 
 def test_the_compiled_step_sees_weights_that_training_has_changed() -> None:

@@ -10,14 +10,14 @@ import pytest
 from benchmarks import passes
 from benchmarks.kinds import TOY
 from benchmarks.passes import PASSES, Entry, measure_kind, replaced, table
-from spen.descent.compiled import host, keep, lower, trace
+from spen.descent.compiled import graphs, host, keep, lower, trace
 
 QUICK = {"seconds": 60.0, "row_seconds": 0.0, "repeats": 3}
 
 
 def test_every_pass_of_a_cpu_is_measured_and_comes_back() -> None:
     before = trace.simplified, host._channels_last, keep._cheapest_cut, host.release_early
-    entries = list(measure_kind("graph", list(PASSES), "cpu", TOY, **QUICK))
+    entries = list(measure_kind("label-sets", list(PASSES), "cpu", TOY, **QUICK))
     assert [e.name for e in entries] == [name for name, p in PASSES.items() if "cpu" in p.devices]
     assert {e.problem for e in entries} == {None}
     assert all(e.time and e.time > 0 and e.memory and e.memory > 0 for e in entries)
@@ -33,6 +33,10 @@ def test_a_pass_of_the_gpu_changes_what_lowering_asks_for() -> None:
     with PASSES["matrices"].off():
         assert lower.Passes().matrices is True
     assert lower.Passes is before
+    plain = graphs.Captured._capture
+    with PASSES["pool block"].off():
+        assert graphs.Captured._capture is not plain
+    assert graphs.Captured._capture is plain
 
 
 def test_a_pass_that_is_gone_is_named() -> None:
