@@ -57,7 +57,7 @@ def counted() -> Iterator[list[int]]:
         calls[0] += 1
         return plain(potential, *given, **named)
 
-    Potential.__call__ = call  # type: ignore[method-assign]
+    Potential.__call__ = call  # type: ignore[method-assign,assignment]
     try:
         yield calls
     finally:

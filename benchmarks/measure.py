@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,7 +79,7 @@ def measure(
 
 
 def in_turns(
-    calls: dict[str, Callable[[], object]], device: torch.device, *, seconds: float, repeats: int
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float, repeats: int
 ) -> dict[str, list[float]]:
     """Seconds of single calls, block by block in turns: a machine whose speed wanders slows all of them alike."""
     blocks = {}

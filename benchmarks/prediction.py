@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
             answer = calls["model(x)"]()
         away = float((answer - plain_loop(model, x)).abs().max())
         wait(device)
-        times = in_turns(dict(calls), device, seconds=options.seconds, repeats=options.repeats)
+        times = in_turns(calls, device, seconds=options.seconds, repeats=options.repeats)
     found = {name: 1000 * statistics.median(taken) for name, taken in times.items()}
     write_measured(options.out / "results.json", options.device, milliseconds=found, difference=away, times=times)
     print(markdown({"dp-3": list(found), "ms a prediction": [f"{ms:.2f}" for ms in found.values()]}))
