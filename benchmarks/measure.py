@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -76,6 +76,37 @@ def measure(
         notes["cpu_ms"] = 1000 * processor
     gradients = [g.detach().clone() for g in step()]
     return Outcome(gradients, times, peak, setup_bytes, setup_seconds, notes)
+
+
+def in_turns(
+    calls: Mapping[str, Callable[[], object]], device: torch.device, *, seconds: float, repeats: int
+) -> dict[str, list[float]]:
+    """Seconds of single calls, block by block in turns: a machine whose speed wanders slows all of them alike."""
+    blocks = {}
+    for name, call in calls.items():
+        call()
+        wait(device)
+        began = time.perf_counter()
+        call()
+        wait(device)
+        blocks[name] = max(1, min(50, int(0.02 / max(time.perf_counter() - began, 1e-7))))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    start = time.perf_counter()
+    for turn in range(repeats):
+        if turn >= 3 and time.perf_counter() - start > seconds:
+            break
+        for name, call in calls.items():
+            began = time.perf_counter()
+            for _ in range(blocks[name]):
+                call()
+            wait(device)
+            times[name].append((time.perf_counter() - began) / blocks[name])
+    return times
+
+
+def ratio(times: list[float], others: list[float]) -> float:
+    """The median over the turns of one time over the other."""
+    return statistics.median(a / b for a, b in zip(times, others, strict=True))
 
 
 def _timed(step: Step, device: torch.device, seconds: float, repeats: int) -> tuple[list[float], float]:

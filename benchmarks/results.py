@@ -77,11 +77,21 @@ class Results:
         self.write()
 
     def write(self) -> None:
-        whole = {**self.head, "rows": [asdict(r) for r in self.rows], "skipped": [asdict(s) for s in self.skipped]}
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".part")
-        temporary.write_text(json.dumps(whole, indent=1, default=str) + "\n", encoding="utf-8")
-        os.replace(temporary, self.path)
+        rows, skipped = [asdict(r) for r in self.rows], [asdict(s) for s in self.skipped]
+        write_whole(self.path, {**self.head, "rows": rows, "skipped": skipped})
+
+
+def write_whole(path: Path, whole: dict[str, Any]) -> None:
+    """A JSON file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(whole, indent=1, default=str) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def write_measured(path: Path, device: str, **found: Any) -> None:
+    """What a script has measured, with the machine and the versions it was measured on."""
+    write_whole(path, {"command": command_line(), "machine": machine(device), "versions": versions(), **found})
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -150,4 +160,6 @@ def _driver() -> str:
 
 
 def command_line() -> str:
-    return "python -m benchmarks " + " ".join(sys.argv[1:])
+    script = Path(sys.argv[0]).stem
+    module = "benchmarks" if script in ("__main__", "") else f"benchmarks.{script}"
+    return " ".join(["python -m", module, *sys.argv[1:]])

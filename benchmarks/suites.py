@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from benchmarks.kinds import FULL, KINDS, SMALL, TOY, make
 from benchmarks.overhead import launch_overhead, resident_memory
 from benchmarks.problems import deep_prior
 from benchmarks.runner import Case
-from benchmarks.small import label_sets, srl
 from benchmarks.systems import SYSTEMS, System, find
 from benchmarks.transformer import transformer
-
-FULL, SMALL, TOY = "full", "small", "toy"
 
 _IMAGES = {
     FULL: {"batch": 32, "height": 96, "width": 128},
@@ -75,16 +73,33 @@ _PROGRAMS = [f"spen Compiled{how}" for how in ("", ", 16 rows", ", bf16", ", bf1
 
 @suite("srl", "the role labelling energy, where launching kernels takes the time")
 def role_labelling(device: str, size: str) -> list[Case]:
-    sizes = {SMALL: {"batch": 16, "roles": 20, "words": 50, "vocabulary": 2000}}
-    sizes[TOY] = {"batch": 2, "candidates": 4, "roles": 8, "words": 8, "vocabulary": 50}
     # Finite differences are left out: the constraints' softplus of temperature 20 bends within their radius.
-    return [Case(partial(srl, device, **sizes.get(size, {})), find(_EXACT))]
+    return [Case(partial(make, "srl", device, size), find(_EXACT))]
 
 
 @suite("label-sets", "the multi-label energy at the sizes of Bibtex")
 def multi_label(device: str, size: str) -> list[Case]:
-    sizes = {"batch": 4, "inputs": 20, "labels": 6} if size == TOY else {}
-    return [Case(partial(label_sets, device, **sizes), find([*_EXACT, "spen FiniteDifference"]))]
+    return [Case(partial(make, "label-sets", device, size), find([*_EXACT, "spen FiniteDifference"]))]
+
+
+_KINDS = ["plain PyTorch", "spen Exact", "spen Compiled", "spen Compiled, kept"]
+_KINDS += ["spen Compiled, reverse over reverse", "spen Compiled, reverse over reverse, kept", "spen Auto"]
+_KINDS += ["torch.compile, reverse over reverse", "torch.compile, forward over reverse", "JAX scan"]
+
+
+def _kind(kind: str, device: str, size: str) -> Case:
+    return Case(partial(make, kind, device, size), find(_KINDS if kind == "deep-prior" else _KINDS[:-1]))
+
+
+@suite("six", "six kinds of energies, each by programs of both kinds, Auto and torch.compile")
+def six_kinds(device: str, size: str) -> list[Case]:
+    return [_kind(kind, device, size) for kind in KINDS]
+
+
+for _name in ("residual", "attention", "graph"):
+    suite(_name, f"the kind {_name} of the six alone")(
+        lambda device, size, name=_name: [_kind(name, device, size)]  # type: ignore[misc]
+    )
 
 
 _SEQUENCES: dict[str, dict[str, Any]] = {
@@ -92,7 +107,7 @@ _SEQUENCES: dict[str, dict[str, Any]] = {
     SMALL: {"batch": 2, "positions": 256, "width": 64, "layers": 2, "heads": 4},
     TOY: {"batch": 2, "positions": 16, "width": 16, "layers": 1, "heads": 2},
 }
-_ONCE = ["spen FiniteDifference", "spen FiniteDifference, two passes", "spen Compiled, finite differences"]
+_ONCE = ["spen FiniteDifference", "spen FiniteDifference, two passes"]
 
 
 @suite("transformer", "an energy with attention: double backprop of the unfused, finite differences of the fused")

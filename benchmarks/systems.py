@@ -88,6 +88,8 @@ STRATEGIES: list[tuple[str, Callable[[], GradientStrategy], str]] = [
     ("Compiled, 2 rows", lambda: Compiled(rows=2), "tf32"),
     ("Compiled, kept", lambda: Compiled(keep=True), "tf32"),
     ("Compiled, three quarters kept", lambda: Compiled(keep=0.75), "tf32"),
+    ("Compiled, reverse over reverse", lambda: Compiled(Checkpointed()), "tf32"),
+    ("Compiled, reverse over reverse, kept", lambda: Compiled(Checkpointed(), keep=True), "tf32"),
     ("Compiled, bf16", lambda: Compiled(precision=torch.bfloat16), "bf16"),
     ("Compiled, bf16, 16 rows", lambda: Compiled(rows=16, precision=torch.bfloat16), "bf16"),
     ("Compiled, bf16, 2 rows", lambda: Compiled(rows=2, precision=torch.bfloat16), "bf16"),
@@ -129,4 +131,5 @@ def find(names: list[str]) -> list[System]:
     return [SYSTEMS[name] for name in names]
 
 
-import benchmarks.peers  # noqa: E402, F401  (registers the peers, after spen's own)
+import benchmarks.generic  # noqa: E402  (registers what torch.compile does, after spen's own)
+import benchmarks.peers  # noqa: E402, F401  (registers the peers)

@@ -1,0 +1,320 @@
+"""What each pass of the compiler earns: a training step with all of them, and with one switched off, kind by kind.
+
+    python -m benchmarks.passes                                  # on this machine's GPU, or small on its CPU
+    python -m benchmarks.passes --kinds deep-prior,graph --passes pairs,kernels --seconds 600
+
+Every kind has a process of its own, in which both steps are timed in turns. Above 1 a pass earns something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.ceilings import precise
+from benchmarks.kinds import FULL, KINDS, SMALL, TOY, make
+from benchmarks.measure import Step, errors, in_turns, measure, ratio, release
+from benchmarks.problems import Problem
+from benchmarks.results import write_measured, write_whole
+from benchmarks.runner import one_line
+from benchmarks.table import markdown
+from spen.gradients import Compiled
+
+COMPILED = "spen.descent.compiled"
+Patch = Callable[[], Any]  # a context in which programs are made without the pass
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How to make a program without a pass. ``added``: the pass is off unless asked for, and the patch puts it on."""
+
+    off: Patch
+    devices: tuple[str, ...] = ("cuda", "cpu")
+    options: tuple[tuple[str, Any], ...] = ()  # of Compiled, with and without the pass
+    without: tuple[tuple[str, Any], ...] = ()  # of Compiled, without the pass
+    added: bool = False
+
+
+@contextmanager
+def replaced(where: str, name: str, new: Callable[[Any], Any]) -> Iterator[None]:
+    """A function of the compiler exchanged for ``new(function)``."""
+    owner: Any = import_module(f"{COMPILED}.{where.partition(':')[0]}")
+    owner = getattr(owner, where.partition(":")[2]) if ":" in where else owner
+    if not hasattr(owner, name):
+        raise LookupError(f"there is no {where}.{name} any more")
+    before = getattr(owner, name)
+    setattr(owner, name, new(before))
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+@contextmanager
+def together(*patches: Patch) -> Iterator[None]:
+    with ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch())
+        yield
+
+
+def _skipped(where: str, name: str) -> Patch:
+    """A pass that changes a program in place, and now does not."""
+    return partial(replaced, where, name, lambda _: lambda program, *_, **__: program)
+
+
+def _passes(**changes: Any) -> Patch:
+    """Other ``lower.Passes``. What is measured among fewer ways stays out of the file that all processes share."""
+    return partial(
+        together,
+        partial(replaced, "lower", "Passes", lambda passes: lambda: replace(passes(), **changes)),
+        partial(replaced, "choose", "_store", lambda _: lambda described, times: None),
+    )
+
+
+def _swept(_: Any) -> Callable[[Any], Any]:
+    """What ``simplified`` is without its rules: dead code goes."""
+
+    def sweep(program: Any) -> Any:
+        program.graph.eliminate_dead_code()
+        program.recompile()
+        return program
+
+    return sweep
+
+
+def _uncut(_: Any) -> Callable[..., list[int]]:
+    """Keep every expensive value as it is, instead of the cheapest values that spare all of them."""
+
+    def costly(product: Any, asked: Any, known: Any, density: float) -> list[int]:
+        keep = import_module(f"{COMPILED}.keep")
+        both = {n: number for n, number in asked.items() if number in known and n.op == "call_function"}
+        found = [i for n, i in both.items() if keep._can_be_kept(n) and _is_costly(keep, n, density)]
+        return list(dict.fromkeys(found))
+
+    return costly
+
+
+def _is_costly(keep: Any, node: Any, density: float) -> bool:
+    return bool(keep._operations(node) >= density * keep._elements(node))
+
+
+def _in_pieces(_: Any) -> Callable[[Any], None]:
+    """Capture in a pool of pieces alone."""
+
+    def capture(captured: Any) -> None:
+        captured._rehearse()
+        captured._capture_in(0)
+
+    return capture
+
+
+def _nothing() -> Patch:
+    return partial(together)
+
+
+_GPU, _CPU = ("cuda",), ("cpu",)
+_KEPT = (("keep", True),)
+_SIMPLIFIED = [partial(replaced, where, "simplified", _swept) for where in ("trace", "keep", "host")]
+
+PASSES: dict[str, Pass] = {  # in the order of importance
+    "pairs": Pass(_passes(pairs=False), _GPU),
+    "kernels": Pass(_passes(kernels=False), _GPU),
+    "pointwise": Pass(_passes(pointwise=False), _GPU),
+    "simplify": Pass(partial(together, *_SIMPLIFIED)),
+    "measured ways": Pass(_passes(prefer="cudnn"), _GPU),
+    "turned": Pass(_passes(turned=False), _GPU),
+    "layout": Pass(_passes(layout=torch.channels_last), _GPU),
+    "matrices": Pass(_passes(matrices=True), _GPU, added=True),
+    "keep": Pass(_nothing(), options=_KEPT, without=(("keep", 0.0),)),
+    "min-cut": Pass(partial(replaced, "keep", "_cheapest_cut", _uncut), options=_KEPT),
+    "zeros": Pass(_skipped("simplify", "_drop_zeros")),
+    "fuse": Pass(_nothing(), _GPU, without=(("fuse", False),)),
+    "graphs": Pass(_nothing(), _GPU, without=(("graphs", False),)),
+    "pool block": Pass(partial(replaced, "graphs:Captured", "_capture", _in_pieces), _GPU),
+    "host channels last": Pass(_skipped("host", "_channels_last"), _CPU),
+    "host narrow gradients": Pass(_skipped("host", "_narrow_gradients"), _CPU),
+    "host softplus": Pass(_skipped("host", "_short_softplus"), _CPU),
+    "order": Pass(_skipped("host", "release_early"), _CPU),
+}
+
+
+@dataclass
+class Entry:
+    """One pass on one kind."""
+
+    kind: str
+    name: str
+    time: float | None = None  # off over on
+    memory: float | None = None
+    on_ms: float | None = None
+    off_ms: float | None = None
+    on_mib: float | None = None
+    off_mib: float | None = None
+    error: float | None = None  # of the gradients without the pass, relative to those with it
+    setup_seconds: float | None = None
+    problem: str | None = None
+
+    def __str__(self) -> str:
+        if self.problem is not None:
+            return "—"
+        return f"{self.time:.2f}, {self.memory:.2f}"
+
+
+class Measured:
+    """The steps of one kind with all passes, by the options of Compiled, each made once."""
+
+    def __init__(self, problem: Problem, *, seconds: float, repeats: int) -> None:
+        self.problem, self.seconds, self.repeats = problem, seconds, repeats
+        self.known: dict[Any, tuple[Step, Any]] = {}
+
+    def step(self, options: dict[str, Any]) -> Step:
+        model = self.problem.with_strategy(Compiled(patience=0, **options))
+        problem = self.problem
+        return lambda: problem.gradients(problem.objective(model, problem.x, problem.target))
+
+    def measured(self, options: dict[str, Any], against: Step | None = None) -> tuple[Step, Any]:
+        """The step and what was measured of it; ``against`` another, in turns with it."""
+        device, made = self.problem.device, []
+
+        def probe(step: Step) -> dict[str, Any]:
+            made.append(step)
+            if against is None:
+                return {}
+            times = in_turns({"off": step, "on": against}, device, seconds=self.seconds, repeats=self.repeats)
+            return {"ratio": ratio(times["off"], times["on"])}
+
+        build = partial(self.step, options)
+        outcome = measure(build, device, seconds=self.seconds / 4, repeats=self.repeats, probe=probe)
+        return made[0], outcome
+
+    def entry(self, kind: str, name: str) -> Entry:
+        chosen = PASSES[name]
+        cpu = {"keep": True} if self.problem.device.type == "cpu" else {}  # as Auto would
+        options = {**cpu, **dict(chosen.options)}
+        key = tuple(sorted(options.items()))
+        if key not in self.known:
+            self.known[key] = self.measured(options)
+        step, on = self.known[key]
+        with chosen.off():
+            _, off = self.measured({**options, **dict(chosen.without)}, step)
+        found = Entry(kind, name, off.notes["ratio"], off.peak_bytes / max(on.peak_bytes, 1.0))
+        found.on_ms, found.off_ms = 1000 * on.median, 1000 * off.median
+        found.on_mib, found.off_mib = on.peak_bytes / 2**20, off.peak_bytes / 2**20
+        found.error, found.setup_seconds = errors(off.gradients, on.gradients)[0], off.setup_seconds
+        if chosen.added and found.time and found.memory:
+            found.time, found.memory = 1 / found.time, 1 / found.memory
+        return found
+
+
+def measure_kind(
+    kind: str, names: Sequence[str], device: str, size: str, *, seconds: float, row_seconds: float, repeats: int
+) -> Iterator[Entry]:
+    """The entries of a column, as they come; what the time does not allow is named."""
+    began = time.monotonic()
+    problem = make(kind, device, size)
+    measured = Measured(problem, seconds=row_seconds, repeats=repeats)
+    for name in names:
+        if device not in PASSES[name].devices:
+            continue
+        if time.monotonic() - began > seconds:
+            yield Entry(kind, name, problem="the time was up")
+            continue
+        try:
+            with precise("tf32"):
+                yield measured.entry(kind, name)
+        except Exception as error:  # a program may be impossible without a pass
+            yield Entry(kind, name, problem=one_line(error))
+        release(problem.device)
+
+
+def table(entries: Sequence[dict[str, Any]]) -> str:
+    """Rows are passes, columns kinds; time and memory without the pass over those with it."""
+    found = {(e["name"], e["kind"]): e for e in entries}
+    names = [n for n in PASSES if any(name == n for name, _ in found)]
+    columns: dict[str, list[str]] = {"without": names}
+    for kind in dict.fromkeys(k for _, k in found):
+        cells = [found.get((n, kind)) for n in names]
+        columns[kind] = ["" if c is None else str(Entry(**c)) for c in cells]
+    lines = [markdown(columns)]
+    lines += [f"- {e['name']} on {e['kind']}: {e['problem']}" for e in entries if e["problem"]]
+    wrong = [e for e in entries if (e["error"] or 0.0) > 1e-2]
+    lines += [f"- {e['name']} on {e['kind']}: gradients differ by {e['error']:.0e}" for e in wrong]
+    return "\n".join(lines)
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.passes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--passes", default=",".join(PASSES))
+    parser.add_argument("--size", choices=[FULL, SMALL, TOY], help="full on a GPU, small on a CPU if not given")
+    parser.add_argument("--seconds", type=float, default=1500.0, help="for everything; each kind gets its share")
+    parser.add_argument("--row-seconds", type=float, default=3.0, help="of timing an entry")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=Path("runs/passes"), help="the folder of results.json")
+    parser.add_argument("--here", action="store_true", help="in this process, whatever the number of kinds")
+    options = parser.parse_args(arguments)
+    options.kinds, options.passes = (
+        [name.strip() for name in text.split(",") if name.strip()] for text in (options.kinds, options.passes)
+    )
+    for given, known, what in ((options.kinds, KINDS, "kind"), (options.passes, PASSES, "pass")):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"there is no {what} {', '.join(unknown)}; there are {', '.join(known)}")
+    options.size = options.size or (FULL if options.device == "cuda" else SMALL)
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    path: Path = options.out / "results.json"
+    if options.here:
+        _run_here(options, path)
+        return
+    write_measured(path, options.device, size=options.size, entries=[])
+    began = time.monotonic()
+    for i, kind in enumerate(options.kinds):
+        share = (options.seconds - (time.monotonic() - began)) / (len(options.kinds) - i)
+        command = [sys.executable, "-m", "benchmarks.passes", "--here", "--kinds", kind]
+        command += ["--passes", ",".join(options.passes), "--device", options.device, "--size", options.size]
+        command += ["--seconds", str(share), "--row-seconds", str(options.row_seconds)]
+        command += ["--repeats", str(options.repeats), "--out", str(options.out)]
+        subprocess.run(command, check=False)
+    print(table(json.loads(path.read_text(encoding="utf-8"))["entries"]))
+    print(f"wrote {path}")
+
+
+def _run_here(options: argparse.Namespace, path: Path) -> None:
+    torch.backends.cudnn.benchmark = True
+    whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"entries": []}
+    for kind in options.kinds:
+        for entry in measure_kind(
+            kind,
+            options.passes,
+            options.device,
+            options.size,
+            seconds=options.seconds,
+            row_seconds=options.row_seconds,
+            repeats=options.repeats,
+        ):
+            print(f"{kind:12s} without {entry.name:24s} {entry.problem or entry}", flush=True)
+            whole["entries"].append(vars(entry))
+            write_whole(path, whole)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Passes switched off one by one at toy size: entries, patches that come back, the table; never a figure."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import passes
+from benchmarks.kinds import TOY
+from benchmarks.passes import PASSES, Entry, measure_kind, replaced, table
+from spen.descent.compiled import graphs, host, keep, lower, trace
+
+QUICK = {"seconds": 60.0, "row_seconds": 0.0, "repeats": 3}
+
+
+def test_every_pass_of_a_cpu_is_measured_and_comes_back() -> None:
+    before = trace.simplified, host._channels_last, keep._cheapest_cut, host.release_early
+    entries = list(measure_kind("label-sets", list(PASSES), "cpu", TOY, **QUICK))
+    assert [e.name for e in entries] == [name for name, p in PASSES.items() if "cpu" in p.devices]
+    assert {e.problem for e in entries} == {None}
+    assert all(e.time and e.time > 0 and e.memory and e.memory > 0 for e in entries)
+    assert all(e.error is not None and e.error < 1e-5 for e in entries)
+    assert (trace.simplified, host._channels_last, keep._cheapest_cut, host.release_early) == before
+
+
+def test_a_pass_of_the_gpu_changes_what_lowering_asks_for() -> None:
+    before = lower.Passes
+    for name, changed in (("pairs", "pairs"), ("turned", "turned"), ("kernels", "kernels"), ("pointwise", "pointwise")):
+        with PASSES[name].off():
+            assert getattr(lower.Passes(), changed) is False
+    with PASSES["matrices"].off():
+        assert lower.Passes().matrices is True
+    assert lower.Passes is before
+    plain = graphs.Captured._capture
+    with PASSES["pool block"].off():
+        assert graphs.Captured._capture is not plain
+    assert graphs.Captured._capture is plain
+
+
+def test_a_pass_that_is_gone_is_named() -> None:
+    with (
+        pytest.raises(LookupError, match=r"there is no host\.abacus any more"),
+        replaced("host", "abacus", lambda f: f),
+    ):
+        pass
+
+
+def test_no_time_left_is_said() -> None:
+    (entry,) = measure_kind("graph", ["simplify"], "cpu", TOY, **{**QUICK, "seconds": -1.0})
+    assert entry.problem == "the time was up"
+
+
+def test_the_command_writes_after_every_entry_and_the_table_has_a_column_a_kind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--device", "cpu", "--size", "toy", "--kinds", "graph", "--passes", "order,zeros", "--here"]
+    passes.main([*options, "--row-seconds", "0", "--repeats", "3", "--out", str(tmp_path)])
+    assert "graph        without order" in capsys.readouterr().out
+    entries = json.loads((tmp_path / "results.json").read_text())["entries"]
+    assert [e["name"] for e in entries] == ["order", "zeros"]
+    other = vars(Entry("srl", "order", 1.25, 0.5, error=0.5)), vars(Entry("srl", "zeros", problem="too hard"))
+    lines = table([*entries, *other]).splitlines()
+    assert lines[0] == "| without | graph | srl |"
+    assert lines[2].startswith("| zeros | ")
+    assert lines[2].endswith(" | — |")
+    assert lines[3].endswith(" | 1.25, 0.50 |")
+    assert lines[4:] == ["- zeros on srl: too hard", "- order on srl: gradients differ by 5e-01"]
+
+
+@pytest.mark.parametrize("given", [["--kinds", "abacus"], ["--passes", "abacus"]])
+def test_unknown_names_get_the_list(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        passes.parse(given)
+    assert "abacus; there are " in capsys.readouterr().err
