@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -32,7 +33,7 @@ Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
 class Energy(nn.Module, ABC):
     """E(y; F(x)): one number per example, low where y is a good answer for x.
 
-    Subclass it and write ``forward``; energies then add up and scale: ``local + 0.5 * prior``.
+    Subclass it and write ``forward``; energies then add up and scale: ``local + 0.5 * prior - other``, ``sum(terms)``.
     Each example is scored alone: no term may mix rows of the batch.
     """
 
@@ -55,17 +56,37 @@ class Energy(nn.Module, ABC):
         """∇E written out for these features, for ``gradient=Written()``; None: autograd has to find it."""
         return None
 
-    def __add__(self, other: Energy) -> Sum:
+    def __add__(self, other: nn.Module) -> Sum:
         from spen.energies.compose import Sum
 
         return Sum(self, other) if isinstance(other, nn.Module) else NotImplemented
 
-    def __mul__(self, weight: float) -> Scaled:
+    def __radd__(self, other: nn.Module | Literal[0]) -> Energy:  # a plain module, or the 0 that sum() begins with
+        from spen.energies.compose import Sum
+
+        if isinstance(other, int) and other == 0:
+            return self
+        return Sum(other, self) if isinstance(other, nn.Module) else NotImplemented
+
+    def __mul__(self, weight: float | Tensor) -> Scaled:
         from spen.energies.compose import Scaled
 
-        return Scaled(self, weight) if isinstance(weight, int | float) else NotImplemented
+        return Scaled(self, weight) if isinstance(weight, Real | Tensor) else NotImplemented  # type: ignore[arg-type]
 
     __rmul__ = __mul__
+
+    def __neg__(self) -> Scaled:
+        return self * -1.0
+
+    def __sub__(self, other: nn.Module) -> Sum:
+        from spen.energies.compose import Scaled, Sum
+
+        return Sum(self, Scaled(other, -1.0)) if isinstance(other, nn.Module) else NotImplemented
+
+    def __rsub__(self, other: nn.Module) -> Sum:
+        from spen.energies.compose import Sum
+
+        return Sum(other, -self) if isinstance(other, nn.Module) else NotImplemented
 
 
 class Domain(nn.Module, ABC):

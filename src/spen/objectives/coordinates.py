@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from spen.batch import flat
 from spen.domains import Box, Reals, Simplex
+from spen.energies.compose import one_per_example
 from spen.protocols import Domain, Energy, Features
 
 
@@ -96,4 +97,5 @@ class InCoordinates(Energy):
         self.coordinates = coordinates
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
-        return self.energy(self.coordinates.output(y), features) - self.coordinates.log_volume(y)
+        value = one_per_example(self.energy(self.coordinates.output(y), features), y, type(self.energy).__name__)
+        return value - self.coordinates.log_volume(y)

@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spen.arguments import require_function
+from spen.energies.compose import one_per_example
 from spen.model import SPEN
-from spen.objectives.truth import point_of, type_of
+from spen.objectives.truth import point_of, require_truth, type_of
 from spen.protocols import Energy, Features, Loss, Objective
 
 Draw = Literal["truth", "inference", "adversarial", "mixed"]
@@ -26,7 +28,8 @@ class Misfit(Energy):
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
         inner, target = features
-        return -misfit(self.energy(y, inner), self.value(y, target), self.fit)
+        value = one_per_example(self.energy(y, inner), y, type(self.energy).__name__)
+        return -misfit(value, self.value(y, target), self.fit)
 
 
 def misfit(energy: Tensor, value: Tensor, fit: Fit) -> Tensor:  # (B,), (B,) -> (B,)
@@ -59,6 +62,8 @@ class DeepValue(Objective):
         draw: Sequence[Draw] = ("truth", "inference", "adversarial", "mixed"),
         truth: Any = None,
     ) -> None:
+        require_function(value, "value", "value(y, target)")
+        require_truth(truth)
         if fit not in ("squared", "cross_entropy"):
             raise ValueError(f'fit must be "squared" or "cross_entropy", not {fit!r}')
         unknown = [name for name in draw if name not in ("truth", "inference", "adversarial", "mixed")]

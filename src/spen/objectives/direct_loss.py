@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen.arguments import require_function
 from spen.model import SPEN
 from spen.objectives.structured_hinge import LossAugmented
 from spen.protocols import Features, Loss, Objective
@@ -24,6 +25,7 @@ class DirectLoss(Objective):
     """
 
     def __init__(self, loss: Loss, *, epsilon: float = 1.0, direction: Direction = "away") -> None:
+        require_function(loss, "loss", "loss(y, target)")
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, not {epsilon}")
         if direction not in ("towards", "away"):

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen.arguments import require_function
 from spen.batch import flat
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
@@ -36,6 +37,7 @@ class EndToEnd(Objective):
         change_penalty: float = 0.0,
         gradient_penalty: float = 0.0,
     ) -> None:
+        require_function(loss, "loss", "loss(y, target)")
         if isinstance(weights, str) and weights not in ("harmonic", "last"):
             raise ValueError(f'weights must be "harmonic", "last" or one number per step, not {weights!r}')
         given = weights if isinstance(weights, str) else [float(w) for w in weights]

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from spen.arguments import require_function
 from spen.model import SPEN
 from spen.protocols import Loss, Objective
 
@@ -14,6 +15,7 @@ class Feedforward(Objective):
     """The loss of the feed-forward predictor Init∘F, which starts the descent well."""
 
     def __init__(self, loss: Loss) -> None:
+        require_function(loss, "loss", "loss(y, target)")
         self.loss = loss
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
