@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from spen.batch import flat
 from spen.describe import as_called
 
 if TYPE_CHECKING:
@@ -109,6 +110,10 @@ class Domain(nn.Module, ABC):
     @abstractmethod
     def step(self, z: Tensor, direction: Tensor) -> Tensor:
         """The coordinates after moving against ``direction`` (the rate is already in it)."""
+
+    def contains(self, y: Tensor) -> Tensor:  # (B, …) -> (B,) bool
+        """Whether each example of y lies in the domain. By default: whether its numbers are finite."""
+        return flat(y).isfinite().all(1)
 
     @abstractmethod
     def lift(self, y: Tensor, tangent: Tensor) -> Tensor:

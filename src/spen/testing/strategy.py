@@ -44,10 +44,13 @@ def all_domains() -> list[Domain]:
         Box(),
         Box("logits"),
         Box("through_logits"),
+        Box(low=-0.5, high=0.25),
+        Box("through_logits", low=torch.tensor(-2.0), high=3.0),
         Simplex("logits"),
         Simplex("through_logits"),
         Simplex("mirror"),
         Simplex("projected"),
+        Simplex("through_logits", dim=1),
     ]
 
 
