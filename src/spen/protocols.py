@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spen.energies.compose import Scaled, Sum
     from spen.model import SPEN
 
-Features = Any  # a pytree of batch-first tensors: a tensor, tuple, list, dict or NamedTuple of them
+Features = Any  # a pytree of batch-first tensors: a tensor, or a tuple, list, dict, NamedTuple, dataclass of them
 State = tuple[Tensor, ...]  # what a step rule carries from one step to the next, batch first
 Formula = Callable[[Tensor], tuple[Tensor, Tensor]]  # y -> (∇E, E) for one batch of features: (B, …) -> (B, …), (B,)
 Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
