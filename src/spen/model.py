@@ -11,6 +11,7 @@ from spen.arguments import described, require
 from spen.builders import Builder, Origin
 from spen.descent.minimizer import Minimizer
 from spen.descent.trajectory import Trajectory
+from spen.mismatch import refuse_foreign_entropy
 from spen.pretrained import load_pretrained, save_pretrained
 
 
@@ -37,6 +38,7 @@ class SPEN(nn.Module):
                 "minimizer must be a minimiser such as spen.Minimizer(Reals(), GradientDescent(10)), "
                 f"not {described(minimizer)}"
             )
+        refuse_foreign_entropy(energy, minimizer.domain)
         self.features = nn.Identity() if features is None else features
         self.init = init
         self.energy = energy

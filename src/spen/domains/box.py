@@ -38,6 +38,8 @@ class Box(Domain):
             raise ValueError(f"a Box needs finite bounds with low < high, not low={low} and high={high}")
         self.update = update
         self.through = update == "through_logits"
+        self.within_unit = bool((bounds[0] >= 0).all() and (bounds[1] <= 1).all())
+        """Whether every y of the box may be a probability."""
         if isinstance(low, Tensor) or isinstance(high, Tensor):
             dtype = torch.promote_types(torch.promote_types(bounds[0].dtype, bounds[1].dtype), torch.float32)
             for name, bound in zip(("low", "high"), bounds, strict=True):

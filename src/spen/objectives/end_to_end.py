@@ -13,6 +13,7 @@ from spen.arguments import require_function
 from spen.batch import flat
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
+from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.together import Together
 from spen.protocols import Loss, Objective
 
@@ -49,10 +50,12 @@ class EndToEnd(Objective):
         self.weights: Literal["harmonic", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
+        self._once = Once()
         self._losses = Together()
         self._known: dict[Any, Tensor] = {}  # weights by device and type
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        refuse_mismatch(model, target, self._once, self.loss)
         return self.of(model(x), target)
 
     def of(self, trajectory: Trajectory, target: Any) -> Tensor:

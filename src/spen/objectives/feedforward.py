@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spen.arguments import require_function
 from spen.model import SPEN
+from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.protocols import Loss, Objective
 
 
@@ -17,8 +18,10 @@ class Feedforward(Objective):
     def __init__(self, loss: Loss) -> None:
         require_function(loss, "loss", "loss(y, target)")
         self.loss = loss
+        self._once = Once()
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        refuse_mismatch(model, target, self._once, self.loss)
         return self.loss(model.feedforward(x), target).mean()
 
     def predict(self, model: SPEN, x: Any) -> Tensor:

@@ -11,6 +11,7 @@ from spen.arguments import require_function
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
 from spen.objectives.losses import per_example
+from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.truth import point_of, require_truth
 from spen.protocols import Energy, Features, Loss, Objective
 
@@ -41,8 +42,10 @@ class StructuredHinge(Objective):
         require_truth(truth)
         self.loss = loss
         self.truth = truth
+        self._once = Once()
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        refuse_mismatch(model, target, self._once, self.loss)
         features = model.features(x)
         violating = self.search(model, features, target)
         truth = point_of(target, self.truth, violating.dtype)
