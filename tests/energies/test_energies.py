@@ -258,6 +258,7 @@ def test_entropy_by_value() -> None:
     assert float(NegativeEntropy("box")(Y, None)[0]) == pytest.approx(both)
     smoothed = EntropySmoothed(Linear(), 0.5)
     assert torch.allclose(smoothed(Y, S), Linear()(Y, S) + 0.5 * NegativeEntropy()(Y, None))
+    assert repr(NegativeEntropy("box")) == 'NegativeEntropy(over="box")'
     with pytest.raises(ValueError, match='over must be "simplex" or "box"'):
         NegativeEntropy("cube")  # type: ignore[arg-type]
 

@@ -151,6 +151,9 @@ class NegativeEntropy(Energy):
             total = total + _xlogx(1 - y)
         return flat(total).sum(1)
 
+    def extra_repr(self) -> str:
+        return f'over="{self.over}"'
+
 
 class EntropySmoothed(Energy):
     """E(y; F) − τ Σ_i H(y_i): the energy that marginal inference minimises. Wraps an energy."""
