@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from spen.arguments import described, require
 from spen.builders import Builder, Origin
 from spen.descent.minimizer import Minimizer
 from spen.descent.trajectory import Trajectory
+from spen.mismatch import refuse_foreign_entropy
 from spen.pretrained import load_pretrained, save_pretrained
 
 
@@ -25,6 +27,18 @@ class SPEN(nn.Module):
         self, *, energy: nn.Module, init: nn.Module, minimizer: Minimizer, features: nn.Module | None = None
     ) -> None:
         super().__init__()
+        how = "write a class with a forward method, whose parameters can then be learned"
+        require(energy, nn.Module, "energy", "a module such as a subclass of spen.Energy", how)
+        require(init, nn.Module, "init", "a module that maps features to a start, such as nn.Identity()", how)
+        if features is not None:
+            require(features, nn.Module, "features", "a module that maps x to features, such as nn.Linear(3, 4)", how)
+        require(minimizer, nn.Module, "minimizer", "a minimiser such as spen.Minimizer(Reals(), GradientDescent(10))")
+        if not hasattr(minimizer, "domain"):
+            raise TypeError(
+                "minimizer must be a minimiser such as spen.Minimizer(Reals(), GradientDescent(10)), "
+                f"not {described(minimizer)}"
+            )
+        refuse_foreign_entropy(energy, minimizer.domain)
         self.features = nn.Identity() if features is None else features
         self.init = init
         self.energy = energy

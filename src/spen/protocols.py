@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from spen.batch import flat
 from spen.describe import as_called
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from spen.energies.compose import Scaled, Sum
     from spen.model import SPEN
 
-Features = Any  # a pytree of batch-first tensors: a tensor, tuple, list, dict or NamedTuple of them
+Features = Any  # a pytree of batch-first tensors: a tensor, or a tuple, list, dict, NamedTuple, dataclass of them
 State = tuple[Tensor, ...]  # what a step rule carries from one step to the next, batch first
 Formula = Callable[[Tensor], tuple[Tensor, Tensor]]  # y -> (∇E, E) for one batch of features: (B, …) -> (B, …), (B,)
 Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
@@ -32,7 +34,7 @@ Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
 class Energy(nn.Module, ABC):
     """E(y; F(x)): one number per example, low where y is a good answer for x.
 
-    Subclass it and write ``forward``; energies then add up and scale: ``local + 0.5 * prior``.
+    Subclass it and write ``forward``; energies then add up and scale: ``local + 0.5 * prior - other``, ``sum(terms)``.
     Each example is scored alone: no term may mix rows of the batch.
     """
 
@@ -55,17 +57,37 @@ class Energy(nn.Module, ABC):
         """∇E written out for these features, for ``gradient=Written()``; None: autograd has to find it."""
         return None
 
-    def __add__(self, other: Energy) -> Sum:
+    def __add__(self, other: nn.Module) -> Sum:
         from spen.energies.compose import Sum
 
         return Sum(self, other) if isinstance(other, nn.Module) else NotImplemented
 
-    def __mul__(self, weight: float) -> Scaled:
+    def __radd__(self, other: nn.Module | Literal[0]) -> Energy:  # a plain module, or the 0 that sum() begins with
+        from spen.energies.compose import Sum
+
+        if isinstance(other, int) and other == 0:
+            return self
+        return Sum(other, self) if isinstance(other, nn.Module) else NotImplemented
+
+    def __mul__(self, weight: float | Tensor) -> Scaled:
         from spen.energies.compose import Scaled
 
-        return Scaled(self, weight) if isinstance(weight, int | float) else NotImplemented
+        return Scaled(self, weight) if isinstance(weight, Real | Tensor) else NotImplemented  # type: ignore[arg-type]
 
     __rmul__ = __mul__
+
+    def __neg__(self) -> Scaled:
+        return self * -1.0
+
+    def __sub__(self, other: nn.Module) -> Sum:
+        from spen.energies.compose import Scaled, Sum
+
+        return Sum(self, Scaled(other, -1.0)) if isinstance(other, nn.Module) else NotImplemented
+
+    def __rsub__(self, other: nn.Module) -> Sum:
+        from spen.energies.compose import Sum
+
+        return Sum(other, -self) if isinstance(other, nn.Module) else NotImplemented
 
 
 class Domain(nn.Module, ABC):
@@ -88,6 +110,10 @@ class Domain(nn.Module, ABC):
     @abstractmethod
     def step(self, z: Tensor, direction: Tensor) -> Tensor:
         """The coordinates after moving against ``direction`` (the rate is already in it)."""
+
+    def contains(self, y: Tensor) -> Tensor:  # (B, …) -> (B,) bool
+        """Whether each example of y lies in the domain. By default: whether its numbers are finite."""
+        return flat(y).isfinite().all(1)
 
     @abstractmethod
     def lift(self, y: Tensor, tangent: Tensor) -> Tensor:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 import spen
 from spen.domains import Box, Domain, Reals, Simplex
 from spen.energies import Linear
-from spen.gradients import Auto, Checkpointed, Exact, FiniteDifference, GradientStrategy, Truncated
+from spen.gradients import (
+    Auto,
+    Checkpointed,
+    Compiled,
+    Exact,
+    FiniteDifference,
+    ForwardOverReverse,
+    GradientStrategy,
+    Truncated,
+)
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Energy
 from spen.rules import LBFGS, GradientDescent, Momentum
@@ -244,32 +253,77 @@ def test_features_may_be_any_tree(strategy: GradientStrategy, stop: spen.Relativ
 
 
 @dataclass
-class Unknown:
+class Inner:
     scores: Tensor
+    mask: Tensor | None = None
 
 
-@dataclass
-class Known:
-    scores: Tensor
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Its __post_init__ must run once: a second time would change the fields."""
+
+    inner: Inner
+    pair: tuple[Tensor, int]
+    calls: list[str]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pair", (2 * self.pair[0], self.pair[1]))
 
 
-pytree.register_dataclass(Known)
+class OfDataclass(Energy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(0.7, dtype=torch.float64))
+
+    def forward(self, y: Tensor, features: Nested | dict[str, Tensor]) -> Tensor:
+        if isinstance(features, dict):
+            scores, other, power = features["scores"], 2 * features["other"], 4
+        else:
+            assert features.inner.mask is None
+            scores, (other, power) = features.inner.scores, features.pair
+        return (self.weight * y.pow(power) + torch.tanh(other * y) - scores * y).sum(1)
 
 
-class Wrapped(Energy):
-    def forward(self, y: Tensor, features: Unknown | Known) -> Tensor:
-        return (y.square() - features.scores * y).sum(1)
+@pytest.mark.parametrize(
+    "strategy", [Exact(), Checkpointed(), FiniteDifference(), ForwardOverReverse(), Compiled(patience=0)], ids=str
+)
+@pytest.mark.parametrize("stop", [None, spen.RelativeChange(0.2)], ids=["fixed", "stopping"])
+def test_features_may_be_a_dataclass(strategy: GradientStrategy, stop: spen.RelativeChange | None) -> None:
+    """By value against the same features in a dict."""
+    torch.manual_seed(0)
+    scores, other = torch.randn(5, 4, dtype=torch.float64), torch.rand(5, 4, dtype=torch.float64)
+
+    def gradients(gradient: GradientStrategy, make: Callable[[Tensor, Tensor], object]) -> list[Tensor]:
+        energy, leaves = OfDataclass(), [scores.clone().requires_grad_(), other.clone().requires_grad_()]
+        minimizer = spen.Minimizer(Reals(), GradientDescent(4, 0.1), gradient, stop)
+        trajectory = minimizer(energy, make(*leaves), torch.ones_like(scores))
+        if stop is not None:
+            assert len(set(trajectory.steps_used.tolist())) > 1
+        loss = sum((y.square().sum() for y in trajectory.outputs), torch.zeros(()))
+        return [trajectory.output.detach(), *torch.autograd.grad(loss, [*leaves, energy.weight])]
+
+    found = gradients(strategy, lambda a, b: Nested(Inner(a), (b, 4), ["a", "b"]))
+    expected = gradients(Exact(), lambda a, b: {"scores": a, "other": b})
+    for value, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(value, exact, rtol=1e-5, atol=1e-7)
 
 
 def test_features_that_no_gradient_would_reach_are_refused() -> None:
+    class Opaque:
+        pass
+
     minimizer = spen.Minimizer(Reals(), GradientDescent(2, 0.1), Checkpointed())
     scores, start = torch.randn(3, 4, requires_grad=True), torch.zeros(3, 4)
-    for features, name in ((Unknown(scores), "Unknown"), ({"a": [scores.detach().numpy()]}, "ndarray")):
-        sentence = rf"the features hold a {name}, which no gradient would reach.*_pytree\.register_dataclass makes"
+    for features, name in ((Opaque(), "Opaque"), ({"a": [scores.detach().numpy()]}, "ndarray")):
+        sentence = (
+            f"the features hold a {name}, which no gradient would reach: F may return tensors and numbers, in tuples, "
+            "lists, dicts, named tuples and dataclasses"
+        )
         with pytest.raises(ValueError, match=sentence):
-            minimizer(Wrapped(), features, start)
-    (bar,) = torch.autograd.grad(minimizer(Wrapped(), Known(scores), start).output.sum(), [scores])
-    assert torch.allclose(bar, torch.full_like(scores, 0.1 + 0.8 * 0.1))
+            minimizer(Linear(), features, start)
+    sentence = r"a feature tensor has shape \(2, 4\) in a batch of 3; every tensor F returns must have one row"
+    with pytest.raises(ValueError, match=sentence):
+        minimizer(Linear(), Inner(scores[:2]), start)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])

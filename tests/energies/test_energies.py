@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import spen
 from spen.domains import Reals
@@ -27,9 +30,13 @@ from spen.energies import (
     soft_nand,
 )
 from spen.energies.compose import terms_of
-from spen.gradients import Exact
+from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference
 from spen.objectives import EndToEnd, squared_error
+from spen.objectives.coordinates import InCoordinates, coordinates_of
+from spen.objectives.deep_value import Misfit
+from spen.objectives.structured_hinge import LossAugmented
 from spen.positive import Positive
+from spen.protocols import Energy, GradientStrategy
 from spen.rules import GradientDescent
 
 Y = torch.tensor([[0.2, 0.8], [0.5, 0.5]], dtype=torch.float64)
@@ -66,6 +73,166 @@ def test_only_numbers_scale_and_only_energies_add() -> None:
         Linear() + 1  # type: ignore[operator]
 
 
+class Plain(nn.Module):
+    """A module that is no Energy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(3.0, dtype=torch.float64))
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return self.scale * y.square().sum(1)
+
+
+def _slope(energy: nn.Module) -> Tensor:
+    y = Y.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(energy(y, S).sum(), [y])
+    return slope
+
+
+@pytest.mark.parametrize(
+    ("make", "weights"),
+    [
+        (lambda a, b: a + b, (1, 1)),
+        (lambda a, b: sum([b, b], 0 * b), (0, 2)),
+        (lambda a, b: sum([b]), (0, 1)),
+        (lambda a, b: sum([b, a]), (1, 1)),
+        (lambda a, b: -b, (0, -1)),
+        (lambda a, b: b - a, (-1, 1)),
+        (lambda a, b: a - b, (1, -1)),
+        (lambda a, b: a - (b - a) - -2 * b, (2, 1)),
+        (lambda a, b: a + torch.tensor(0.5) * b, (1, 0.5)),
+        (lambda a, b: a + b * torch.tensor([2], dtype=torch.int32), (1, 2)),
+        (lambda a, b: a + nn.Parameter(torch.tensor(-0.5)) * b, (1, -0.5)),
+        (lambda a, b: a + np.float32(0.5).item() * b, (1, 0.5)),
+        (lambda a, b: a + b * np.float32(0.5), (1, 0.5)),
+    ],
+)
+def test_energies_are_added_subtracted_and_weighted(make: Callable[..., Energy], weights: tuple[float, float]) -> None:
+    """A plain module may stand on either side, the left one too."""
+    plain, energy = Plain(), NegativeEntropy()
+    total = make(plain, energy)
+    assert isinstance(total, Energy)
+    values = [f(Y, S) for f in (plain, energy)]
+    assert torch.allclose(total(Y, S), sum(w * v for w, v in zip(weights, values, strict=True)))
+    slopes = [_slope(f) for f in (plain, energy)]
+    assert torch.allclose(_slope(total), sum(w * s for w, s in zip(weights, slopes, strict=True)))
+
+
+def test_a_tensor_weighs_as_a_buffer_and_a_parameter_is_learned() -> None:
+    number = torch.tensor(0.5, dtype=torch.float64)
+    fixed = number * Linear()
+    assert list(fixed.parameters()) == []
+    assert fixed.state_dict() == {"weight": number}
+    number.fill_(7)
+    assert torch.allclose(fixed(Y, S), 0.5 * Linear()(Y, S))
+    assert "weight=0.5" in repr(fixed.float()).replace("tensor(0.5000)", "0.5")
+
+    weight = nn.Parameter(torch.tensor([-0.5], dtype=torch.float64))
+    learned = weight * Linear()
+    assert [p is weight for p in learned.parameters()] == [True]
+    learned(Y, S).sum().backward()
+    assert weight.grad is not None
+    assert torch.allclose(weight.grad, Linear()(Y, S).sum()[None])
+    with torch.no_grad():
+        weight.fill_(2)
+    assert torch.allclose(learned(Y, S), 2 * Linear()(Y, S))
+
+
+@pytest.mark.parametrize("strategy", [Exact(), Checkpointed(), FiniteDifference(), Compiled(patience=0)], ids=str)
+def test_the_descent_teaches_a_parameter_that_weighs_an_energy(strategy: GradientStrategy) -> None:
+    """y_1 = η w s for E = −w⟨s, y⟩, so dΣy_1/dw = η Σs."""
+    weight = nn.Parameter(torch.tensor(-0.5, dtype=torch.float64))
+    minimizer = spen.Minimizer(Reals(), GradientDescent(1, 0.1), strategy).double()
+    minimizer(weight * Linear(), S, torch.zeros_like(S)).output.sum().backward()
+    assert float(weight.grad) == pytest.approx(0.1 * float(S.sum()), rel=1e-6)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: torch.rand(3) * Linear(),
+            "the weight of an energy must be one number, not a tensor of shape (3,): weights of single examples or "
+            "coordinates belong inside the energy",
+        ),
+        (
+            lambda: torch.ones((), requires_grad=True) * Linear(),
+            "the weight of an energy is a tensor that requires a gradient but is no nn.Parameter, so no optimiser "
+            "would find it: write nn.Parameter(weight), or weight.detach() for a fixed one",
+        ),
+        (
+            lambda: Scaled(Linear(), nn.Parameter(torch.ones(())), learned=True),
+            "an nn.Parameter is learned as it is, of either sign: leave learned=True out, or give the first weight as "
+            "a number to learn a positive one",
+        ),
+    ],
+)
+def test_weights_that_would_not_do_what_they_seem_to_are_refused(call: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert str(caught.value) == sentence
+
+
+class Whole(Energy):
+    """A term that forgets the batch."""
+
+    def __init__(self, shape: str = "sum") -> None:
+        super().__init__()
+        self.shape = shape
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return {"sum": y.sum(), "mean": y.square().mean(), "kept": y.sum(1, keepdim=True), "free": y.square()}[
+            self.shape
+        ]
+
+
+@pytest.mark.parametrize(
+    ("energy", "name", "shape"),
+    [
+        (Linear() + Whole(), "whole", ()),
+        (Linear() + 0.5 * Whole("mean"), "whole", ()),
+        (Linear() - -Whole("mean"), "whole", ()),
+        (Sum(local=Linear(), prior=Whole()), "prior", ()),
+        (Sum(local=Linear(), prior=Scaled(Whole("kept"), 0.1, learned=True)), "prior", (2, 1)),
+        (Sum(local=Linear(), prior=Whole("free")), "prior", (2, 2)),
+        (EntropySmoothed(Whole()), "Whole", ()),
+        (EntropySmoothed(Linear() + Whole()), "whole", ()),
+        (Linear() + EntropySmoothed(Whole()), "Whole", ()),
+        (LossAugmented(Whole(), lambda y, target: y.sum(1)), "Whole", ()),
+        (Misfit(Whole(), lambda y, target: y.sum(1), "squared"), "Whole", ()),
+        (InCoordinates(Whole(), coordinates_of(Reals())), "Whole", ()),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_term_that_mixes_the_examples_is_named(energy: Energy, name: str, shape: tuple[int, ...]) -> None:
+    features = (S, S) if isinstance(energy, LossAugmented | Misfit) else S
+    with pytest.raises(ValueError) as caught:
+        energy(Y, features)
+    assert str(caught.value) == (
+        f"the term '{name}' of the energy returned shape {shape} for a batch of 2; each term must return one number "
+        "per example, shape (2,): sum over everything but the batch"
+    )
+
+
+@pytest.mark.parametrize("strategy", [Exact(), Checkpointed(), FiniteDifference(), Compiled(patience=0)], ids=str)
+def test_a_term_that_mixes_the_examples_is_not_trained(strategy: GradientStrategy) -> None:
+    minimizer = spen.Minimizer(Reals(), GradientDescent(2, 0.1), strategy)
+    sentence = r"the term 'prior' of the energy returned shape \(\) for a batch of"
+    with pytest.raises((ValueError, RuntimeError), match=sentence):
+        minimizer(Sum(local=Linear(), prior=Whole()), S.clone().requires_grad_(), torch.zeros_like(S))
+
+
+def test_the_check_of_the_terms_can_be_traced() -> None:
+    energy = EntropySmoothed(Sum(local=Linear(), prior=Scaled(SoftNand(lambda y, _: (y[:, :1], y[:, 1:])), 2.0)))
+    traced = make_fx(lambda y, s: energy(y, s), tracing_mode="symbolic", _allow_non_fake_inputs=True)(
+        Y.float(), S.float()
+    )
+    torch.testing.assert_close(traced(Y.float(), S.float()), energy(Y.float(), S.float()))
+    compiled = torch.compile(energy, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(Y.float(), S.float()), energy(Y.float(), S.float()))
+
+
 def test_a_learned_weight_stays_positive() -> None:
     energy = Scaled(Linear(), 0.1, learned=True)
     optimizer = torch.optim.SGD(energy.parameters(), lr=100.0)
@@ -91,6 +258,7 @@ def test_entropy_by_value() -> None:
     assert float(NegativeEntropy("box")(Y, None)[0]) == pytest.approx(both)
     smoothed = EntropySmoothed(Linear(), 0.5)
     assert torch.allclose(smoothed(Y, S), Linear()(Y, S) + 0.5 * NegativeEntropy()(Y, None))
+    assert repr(NegativeEntropy("box")) == 'NegativeEntropy(over="box")'
     with pytest.raises(ValueError, match='over must be "simplex" or "box"'):
         NegativeEntropy("cube")  # type: ignore[arg-type]
 

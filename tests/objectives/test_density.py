@@ -228,6 +228,20 @@ def test_denoising_score_matching_by_value() -> None:
     assert found == pytest.approx(float(0.5 * 0.49 * (score - towards).square().sum(1).mean()), rel=1e-4)
 
 
+def test_coordinates_follow_the_bounds_of_a_box_and_the_dimension_of_a_simplex() -> None:
+    y, z = torch.rand(4, 3, 2, dtype=torch.float64), torch.randn(4, 3, 2, dtype=torch.float64)
+    unit, other = coordinates_of(Box()), coordinates_of(Box(low=-1.0, high=torch.tensor([2.0, 3.0]).double()))
+    width = torch.tensor([3.0, 4.0], dtype=torch.float64)
+    torch.testing.assert_close(other.enter(width * y - 1, 0.1), unit.enter(y, 0.1))
+    torch.testing.assert_close(other.output(z), width * unit.output(z) - 1)
+    torch.testing.assert_close(other.log_volume(z), unit.log_volume(z))  # up to a constant
+    last, first = coordinates_of(Simplex()), coordinates_of(Simplex(dim=1))
+    point = torch.softmax(z, 1)
+    torch.testing.assert_close(first.enter(point, 0.1).mT, last.enter(point.mT, 0.1))
+    torch.testing.assert_close(first.output(z).mT, last.output(z.mT))
+    torch.testing.assert_close(first.log_volume(z), last.log_volume(z.mT))
+
+
 @pytest.mark.parametrize("domain", [Box("logits"), Simplex()], ids=str)
 def test_scores_over_bounded_domains(domain: Domain) -> None:
     """In coordinates, the slope is that of U = E − log|dy/dz|, here against differences of the log-density of z."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -139,6 +141,78 @@ def test_check_domain_finds(broken: str, sentence: str) -> None:
     domain: Domain = Drifting(broken)
     with pytest.raises(ContractError, match=sentence):
         check_domain(domain)
+
+
+class Leaky(Box):
+    """A box that is left, one way at a time."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def enter(self, start: Tensor) -> Tensor:
+        return start if self.broken == "enters" else super().enter(start)
+
+    def step(self, z: Tensor, direction: Tensor) -> Tensor:
+        if self.broken == "large":
+            return (z - direction.clamp(-1e3, 1e3)).clamp(0, 1) + (direction.abs() > 1e3) * 2.0
+        return z - direction if self.broken == "steps" else super().step(z, direction)
+
+    def lift(self, y: Tensor, tangent: Tensor) -> Tensor:
+        return tangent if self.broken == "lifts" else super().lift(y, tangent)
+
+    def lower(self, y: Tensor, cotangent: Tensor) -> Tensor:
+        return cotangent if self.broken == "lifts" else super().lower(y, cotangent)
+
+    def contains(self, y: Tensor) -> Tensor:
+        return super().contains(y)[:1] if self.broken == "answers" else super().contains(y)
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        ("enters", "leaves its set at the start: contains(y) is False"),
+        ("steps", "leaves its set after a step of length 0.1 (torch.float32): contains(y) is False"),
+        ("large", "leaves its set after a step of length 10000 (torch.float32): contains(y) is False"),
+        ("lifts", "leaves its set after a small move along a lifted direction: contains(y) is False"),
+        ("answers", "contains must return one truth value per example, shape (3,) of torch.bool"),
+    ],
+)
+def test_check_domain_finds_a_domain_that_leaves_its_set(broken: str, sentence: str) -> None:
+    with pytest.raises(ContractError, match=re.escape(sentence)):
+        check_domain(Leaky(broken))
+
+
+class Normalised(GradientDescent):
+    """Steps of unit length: g/‖g‖, by formulas that break at g = 0."""
+
+    def __init__(self, broken: str) -> None:
+        super().__init__(3, 0.1)
+        self.broken = broken
+
+    def update(self, t: int, z: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        squared = gradient.square().sum(1, keepdim=True)
+        floor = 1e-12 if self.broken == "nothing" else 0.0
+        size = (squared + floor).sqrt() + (1e-6 if self.broken == "derivative" else 0.0)
+        direction, after = super().update(t, z, gradient, state)
+        return direction / size, after
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        ("value", "the step of Normalised at a gradient of zero is not finite (step 0)"),
+        (
+            "derivative",
+            "the derivative of Normalised at a gradient of zero is not finite: a norm or square root needs a small "
+            "number added under the root",
+        ),
+    ],
+)
+def test_check_rule_finds_what_breaks_at_a_gradient_of_zero(broken: str, sentence: str) -> None:
+    check_rule(Normalised("nothing"))
+    with pytest.raises(ContractError, match=re.escape(sentence)):
+        check_rule(Normalised(broken))
 
 
 class BrokenRule(StepRule):

@@ -47,6 +47,12 @@ class BundleEntropy(nn.Module):
         super().__init__()
         if not isinstance(domain, Box | Simplex):
             raise ValueError(f"the bundle entropy method works over a Box or a Simplex, not {type(domain).__name__}")
+        if isinstance(domain, Box) and not domain.is_unit:
+            raise ValueError(f"the bundle entropy method knows the entropy of a Box between 0 and 1, not of {domain}")
+        if isinstance(domain, Simplex) and domain.dim != -1:
+            raise ValueError(
+                f"the bundle entropy method needs the classes in the last dimension, not in {domain.dim}: permute y"
+            )
         if planes < 1 or (tolerance is not None and not tolerance > 0):
             raise ValueError(f"the bundle needs planes ≥ 1 and tolerance > 0, not {planes} and {tolerance}")
         self.domain = domain

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spen.arguments import require
 from spen.descent.gradients.auto import Auto
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
@@ -34,6 +35,15 @@ class Minimizer(nn.Module):
         keep_gradients: bool = False,
     ) -> None:
         super().__init__()
+        order = "the arguments are Minimizer(domain, rule, gradient, stop)"
+        require(domain, Domain, "domain", "a domain such as Reals()", order)
+        require(rule, StepRule, "rule", "a step rule such as GradientDescent(steps=10)", order)
+        if gradient is not None:
+            require(gradient, GradientStrategy, "gradient", "a strategy such as Exact()", order)
+        if stop is not None:
+            require(
+                stop, Convergence, "stop", "a test with a method converged(before, after), such as RelativeChange(1e-3)"
+            )
         self.domain = domain
         self.rule = rule
         self.gradient = Auto() if gradient is None else gradient
@@ -48,6 +58,10 @@ class Minimizer(nn.Module):
         if torch.is_inference_mode_enabled():
             return outside_inference_mode(self._descend, energy, features, start)
         return self._descend(energy, features, start)
+
+    def extra_repr(self) -> str:
+        kept = ", keep_gradients=True" if self.keep_gradients else ""
+        return f"gradient={self.gradient}, stop={self.stop}{kept}"
 
     def _descend(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
         descend = Descend(self.domain, self.rule, self.stop, self.keep_gradients)

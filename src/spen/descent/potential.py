@@ -126,8 +126,7 @@ def check_features(features: Any, batch: int) -> None:
     for kind in trees.strangers(features):
         raise ValueError(
             f"the features hold a {kind.__name__}, which no gradient would reach: F may return tensors and numbers, in "
-            "tuples, lists, dicts and named tuples, or in a dataclass of yours that "
-            "torch.utils._pytree.register_dataclass makes known"
+            "tuples, lists, dicts, named tuples and dataclasses"
         )
 
 

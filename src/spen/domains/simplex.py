@@ -1,4 +1,4 @@
-"""Δ_A^{…}: a probability vector along the last dimension, for any leading shape (Sec. 4.1)."""
+"""Δ_A^{…}: a probability vector along one dimension, the last by default, whatever the others are (Sec. 4.1)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from spen.batch import flat
 from spen.protocols import Domain
 
 SimplexUpdate = Literal["logits", "through_logits", "mirror", "projected"]
@@ -14,7 +15,9 @@ _UPDATES = ("logits", "through_logits", "mirror", "projected")
 
 
 class Simplex(Domain):
-    """A product of simplices along the last dimension, by one of four updates. Init always returns logits.
+    """A product of simplices along ``dim``, by one of four updates. Init always returns logits.
+
+    ``dim`` is the dimension of y that holds the classes: -1, the last, for (B, …, K); 1 for images of (B, K, H, W).
 
     ``logits``          l ← l − η ∇E(softmax(l)), as Eq. 8 reads: the gradient with respect to y moves the logits.
     ``through_logits``  l ← l − η ∇_l E(softmax(l)), as the authors' code does: the chain rule through the softmax.
@@ -25,49 +28,70 @@ class Simplex(Domain):
     them equal; L-BFGS, whose history depends on the coordinates, does not.
     """
 
-    def __init__(self, update: SimplexUpdate = "logits") -> None:
+    def __init__(self, update: SimplexUpdate = "logits", *, dim: int = -1) -> None:
         super().__init__()
         if update not in _UPDATES:
             raise ValueError(f"Simplex has no update {update!r}; choose one of {', '.join(_UPDATES)}")
+        if not isinstance(dim, int) or dim == 0:
+            raise ValueError(
+                f"dim must be the dimension of y that holds the classes, not {dim!r}; dimension 0 is the batch"
+            )
         self.update = update
+        self.dim = dim
         self.through = update == "through_logits"
 
     def enter(self, start: Tensor) -> Tensor:
+        self._check_shape(start)
         if self.update == "mirror":
-            return torch.log_softmax(start, -1)
-        return torch.softmax(start, -1) if self.update == "projected" else start
+            return torch.log_softmax(start, self.dim)
+        return torch.softmax(start, self.dim) if self.update == "projected" else start
 
     def output(self, z: Tensor) -> Tensor:
         if self.update == "mirror":
             return z.exp()
-        return z if self.update == "projected" else torch.softmax(z, -1)
+        return z if self.update == "projected" else torch.softmax(z, self.dim)
 
     def step(self, z: Tensor, direction: Tensor) -> Tensor:
         moved = z - direction
         if self.update == "mirror":
-            return torch.log_softmax(moved, -1)
-        return project_simplex(moved) if self.update == "projected" else moved
+            return torch.log_softmax(moved, self.dim)
+        return project_simplex(moved, self.dim) if self.update == "projected" else moved
 
     # With s = √y, the tangents are √y·(e − s⟨s, e⟩): they sum to zero, vanish where y does, and rescale the
     # Hessian of an entropy, diag(1/y), to the identity, which is what conjugate gradients like.
     def lift(self, y: Tensor, tangent: Tensor) -> Tensor:
         s = y.clamp_min(0).sqrt()
-        return s * (tangent - s * (s * tangent).sum(-1, keepdim=True))
+        return s * (tangent - s * (s * tangent).sum(self.dim, keepdim=True))
 
     def lower(self, y: Tensor, cotangent: Tensor) -> Tensor:
         s = y.clamp_min(0).sqrt()
         scaled = s * cotangent
-        return scaled - s * (s * scaled).sum(-1, keepdim=True)
+        return scaled - s * (s * scaled).sum(self.dim, keepdim=True)
+
+    def contains(self, y: Tensor) -> Tensor:
+        slack = 8 * torch.finfo(y.dtype).eps * y.shape[self.dim]
+        sums = (y.sum(self.dim) - 1).abs() <= slack
+        return flat(y >= 0).all(1) & flat(sums).all(1)
+
+    def _check_shape(self, start: Tensor) -> None:
+        place = self.dim if self.dim > 0 else start.dim() + self.dim
+        if not 0 < place < start.dim():
+            raise ValueError(
+                f"the Simplex holds the classes in dimension {self.dim}, but Init returned shape {tuple(start.shape)}, "
+                "whose dimension 0 is the batch: return (B, …, K), or name the dimension by Simplex(dim=…)"
+            )
 
     def extra_repr(self) -> str:
-        return f'update="{self.update}"'
+        return f'update="{self.update}"' + ("" if self.dim == -1 else f", dim={self.dim}")
 
 
-def project_simplex(point: Tensor) -> Tensor:
+def project_simplex(point: Tensor, dim: int = -1) -> Tensor:
     """argmin_{y ∈ Δ} ‖y − point‖² = max(point − θ, 0), with θ from the sorted coordinates (Duchi et al.).
 
-    Batched over every leading dimension. Shifted by the maximum first, so that 1e4 costs no digits.
+    Batched over every other dimension. Shifted by the maximum first, so that 1e4 costs no digits.
     """
+    if dim != -1:
+        return project_simplex(point.movedim(dim, -1)).movedim(-1, dim)
     shifted = point - point.detach().amax(-1, keepdim=True)
     ordered = shifted.sort(-1, descending=True).values
     sums = ordered.cumsum(-1) - 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from spen.arguments import require
+from spen.batch import flat
 from spen.positive import Positive
 from spen.protocols import Energy, Features
 
@@ -21,10 +23,21 @@ def terms_of(energy: nn.Module) -> list[Term]:
     return [(type(energy).__name__, energy, False)]
 
 
+def one_per_example(value: Tensor, y: Tensor, name: str) -> Tensor:
+    """``value``, if it is one number per example. A sum or mean over the batch would be added to every example."""
+    if value.shape != (y.shape[0],):
+        raise ValueError(
+            f"the term {name!r} of the energy returned shape {tuple(value.shape)} for a batch of {y.shape[0]}; each "
+            f"term must return one number per example, shape ({y.shape[0]},): sum over everything but the batch"
+        )
+    return value
+
+
 class Sum(Energy):
     """E(y; F) = Σ_k E_k(y; F), each summand under a name: ``Sum(local=unary, prior=network)``.
 
-    Unnamed summands are called by their class. ``a + b`` is ``Sum(a, b)``; sums of sums are flat.
+    Unnamed summands are called by their class. ``a + b`` is ``Sum(a, b)``, ``a - b`` is ``Sum(a, Scaled(b, -1))``;
+    sums of sums are flat. Every summand must return one number per example.
     """
 
     def __init__(self, *energies: nn.Module, **named: nn.Module) -> None:
@@ -32,6 +45,7 @@ class Sum(Energy):
         self.parts: nn.ModuleDict
         parts = nn.ModuleDict()
         for energy in energies:
+            _require_energy(energy, "a term")
             inner = energy.parts.items() if isinstance(energy, Sum) else [(_name(energy), energy)]
             for name, part in inner:
                 parts[_unused(name, parts)] = part
@@ -40,13 +54,14 @@ class Sum(Energy):
                 raise ValueError(
                     f"a summand cannot be called {name!r}, which torch's ModuleDict uses: name it otherwise"
                 )
+            _require_energy(energy, f"the term {name!r}")
             parts[_unused(name, parts)] = energy
         if not parts:
             raise ValueError("a Sum needs at least one energy")
         self.parts = parts
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
-        total, *rest = (energy(y, features) for energy in self.parts.values())
+        total, *rest = (one_per_example(energy(y, features), y, name) for name, energy in self.parts.items())
         for value in rest:
             total = total + value
         return total
@@ -59,13 +74,27 @@ class Sum(Energy):
 
 
 class Scaled(Energy):
-    """w·E(y; F). The weight is fixed, or learned and then positive by construction."""
+    """w·E(y; F): ``0.5 * energy``, ``-energy``.
 
-    def __init__(self, energy: nn.Module, weight: float, *, learned: bool = False) -> None:
+    The weight is a number or a tensor of one number, and fixed. ``learned=True`` learns it, positive by construction;
+    an ``nn.Parameter`` is learned as it is, of either sign.
+    """
+
+    def __init__(self, energy: nn.Module, weight: float | Tensor, *, learned: bool = False) -> None:
         super().__init__()
+        _require_energy(energy, "energy")
         self.energy = energy
-        self.weight: Positive | float
-        self.weight = Positive(weight, learned=True, name="a learned weight") if learned else float(weight)
+        self.weight: Positive | Tensor | float
+        if isinstance(weight, Tensor):
+            _check_weight(weight, learned)
+        if learned:
+            self.weight = Positive(weight, learned=True, name="a learned weight")
+        elif isinstance(weight, nn.Parameter):
+            self.weight = weight
+        elif isinstance(weight, Tensor):
+            self.register_buffer("weight", weight.to(torch.promote_types(weight.dtype, torch.float16), copy=True))
+        else:
+            self.weight = float(weight)
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
         return self._weight() * self.energy(y, features)
@@ -78,10 +107,13 @@ class Scaled(Energy):
         return lambda y, features: self._weight() * function(y, features)
 
     def _weight(self) -> Tensor | float:
-        return self.weight() if isinstance(self.weight, Positive) else self.weight
+        weight = self.weight() if isinstance(self.weight, Positive) else self.weight
+        return weight.reshape(()) if isinstance(weight, Tensor) else weight
 
     def extra_repr(self) -> str:
-        return "" if isinstance(self.weight, Positive) else f"weight={self.weight}"
+        if isinstance(self.weight, Positive):
+            return ""
+        return f"weight={self.weight.detach() if isinstance(self.weight, Tensor) else self.weight}"
 
 
 class Linear(Energy):
@@ -96,7 +128,7 @@ class Linear(Energy):
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
         scores = features if self.scores is None else self.scores(features)
-        return -(scores * y).flatten(1).sum(1)
+        return -flat(scores * y).sum(1)
 
 
 class NegativeEntropy(Energy):
@@ -117,7 +149,10 @@ class NegativeEntropy(Energy):
         total = _xlogx(y)
         if self.over == "box":
             total = total + _xlogx(1 - y)
-        return total.flatten(1).sum(1)
+        return flat(total).sum(1)
+
+    def extra_repr(self) -> str:
+        return f'over="{self.over}"'
 
 
 class EntropySmoothed(Energy):
@@ -126,22 +161,52 @@ class EntropySmoothed(Energy):
     def __init__(
         self,
         energy: nn.Module,
-        temperature: float = 1.0,
+        temperature: float | Tensor = 1.0,
         *,
         over: Literal["simplex", "box"] = "simplex",
         learned: bool = False,
     ) -> None:
         super().__init__()
+        _require_energy(energy, "energy")
         self.energy = energy
         self.entropy = Scaled(NegativeEntropy(over), temperature, learned=learned)
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
-        return self.energy(y, features) + self.entropy(y, features)
+        inner = one_per_example(self.energy(y, features), y, type(self.energy).__name__)
+        return inner + self.entropy(y, features)
 
     def terms(self) -> Iterator[Term]:
         yield from terms_of(self.energy)
         for _, function, closed in terms_of(self.entropy):
             yield "entropy", function, closed
+
+
+def _require_energy(energy: Any, name: str) -> None:
+    require(
+        energy,
+        nn.Module,
+        name,
+        "a module such as a subclass of spen.Energy",
+        "write a class with a forward method, whose parameters can then be learned",
+    )
+
+
+def _check_weight(weight: Tensor, learned: bool) -> None:
+    if weight.numel() != 1:
+        raise ValueError(
+            f"the weight of an energy must be one number, not a tensor of shape {tuple(weight.shape)}: weights of "
+            "single examples or coordinates belong inside the energy"
+        )
+    if learned and isinstance(weight, nn.Parameter):
+        raise ValueError(
+            "an nn.Parameter is learned as it is, of either sign: leave learned=True out, or give the first weight as "
+            "a number to learn a positive one"
+        )
+    if weight.requires_grad and not isinstance(weight, nn.Parameter):
+        raise ValueError(
+            "the weight of an energy is a tensor that requires a gradient but is no nn.Parameter, so no optimiser "
+            "would find it: write nn.Parameter(weight), or weight.detach() for a fixed one"
+        )
 
 
 def _xlogx(y: Tensor) -> Tensor:
@@ -151,8 +216,9 @@ def _xlogx(y: Tensor) -> Tensor:
 
 
 def _name(energy: nn.Module) -> str:
-    inner = energy.energy if isinstance(energy, Scaled | EntropySmoothed) else energy
-    return type(inner).__name__.lower()
+    while isinstance(energy, Scaled | EntropySmoothed):
+        energy = energy.energy
+    return type(energy).__name__.lower()
 
 
 def _unused(name: str, taken: nn.ModuleDict) -> str:

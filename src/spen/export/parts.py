@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from spen import trees
 from spen.descent.learned_optimizer import LearnedOptimizer
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, identity
@@ -77,7 +78,7 @@ class Start(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         features = self.model.features(pytree.tree_unflatten(list(tensors), self.structure))
-        leaves, self.features = pytree.tree_flatten(features)
+        leaves, self.features = trees.flatten(features)
         z = self.model.minimizer.domain.enter(self.model.init(features))
         return (*leaves, z, *self.model.minimizer.rule.begin(z))
 

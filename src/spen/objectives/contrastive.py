@@ -9,12 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen.arguments import require
 from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.describe import as_called
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.objectives.truth import point_of, type_of
+from spen.objectives.truth import point_of, require_truth, type_of
 from spen.protocols import Objective
 
 
@@ -102,6 +103,9 @@ class ContrastiveDivergence(Objective):
         penalty: float = 0.0,
         truth: Any = None,
     ) -> None:
+        if sampler is not None:
+            require(sampler, Sampler, "sampler", "a sampler such as Langevin()")
+        require_truth(truth)
         if start not in ("truth", "init"):
             raise ValueError(f'chains start at the "truth" or at "init", not {start!r}')
         if not 0 <= margin < 1 or penalty < 0:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from spen.batch import flat
 from spen.domains import Box, Reals, Simplex
+from spen.energies.compose import one_per_example
 from spen.protocols import Domain, Energy, Features
 
 
@@ -46,34 +47,44 @@ class Identity(Coordinates):
 
 
 class Logistic(Coordinates):
-    """[0, 1]ⁿ: y = sigmoid(z), dy/dz = y(1 − y)."""
+    """[low, high]ⁿ: y = low + (high − low)·u, u = sigmoid(z), dy/dz = (high − low)·u(1 − u)."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
 
     def enter(self, y: Tensor, margin: float) -> Tensor:
+        if not self.box.is_unit:
+            low, high = self.box.bounds(y)
+            y = (y - low) / (high - low)
         return torch.logit(torch.lerp(y, torch.full_like(y, 0.5), margin))
 
     def output(self, z: Tensor) -> Tensor:
-        return torch.sigmoid(z)
+        inside = torch.sigmoid(z)
+        return inside if self.box.is_unit else torch.lerp(*self.box.bounds(z), inside)
 
     def log_volume(self, z: Tensor) -> Tensor:
         return flat(F.logsigmoid(z) + F.logsigmoid(-z)).sum(1)
 
 
 class AdditiveLogistic(Coordinates):
-    """Simplices along the last dimension: y = softmax(z), dy/dz = Π y_k for K − 1 differences of z.
+    """Simplices along ``dim``: y = softmax(z), dy/dz = Π y_k for K − 1 differences of z.
 
     The softmax forgets the mean of z, which would wander: it gets a standard normal density of its own.
     """
 
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+
     def enter(self, y: Tensor, margin: float) -> Tensor:
-        logs = torch.lerp(y, torch.full_like(y, 1 / y.shape[-1]), margin).log()
-        return logs - logs.mean(-1, keepdim=True)
+        logs = torch.lerp(y, torch.full_like(y, 1 / y.shape[self.dim]), margin).log()
+        return logs - logs.mean(self.dim, keepdim=True)
 
     def output(self, z: Tensor) -> Tensor:
-        return torch.softmax(z, -1)
+        return torch.softmax(z, self.dim)
 
     def log_volume(self, z: Tensor) -> Tensor:
-        free = 0.5 * z.shape[-1] * z.mean(-1).square()
-        return (torch.log_softmax(z, -1).sum(-1) - free).reshape(z.shape[0], -1).sum(1)
+        free = 0.5 * z.shape[self.dim] * z.mean(self.dim).square()
+        return (torch.log_softmax(z, self.dim).sum(self.dim) - free).reshape(z.shape[0], -1).sum(1)
 
 
 def coordinates_of(domain: Domain) -> Coordinates:
@@ -81,9 +92,9 @@ def coordinates_of(domain: Domain) -> Coordinates:
     if isinstance(domain, Reals):
         return Identity()
     if isinstance(domain, Box):
-        return Logistic()
+        return Logistic(domain)
     if isinstance(domain, Simplex):
-        return AdditiveLogistic()
+        return AdditiveLogistic(domain.dim)
     raise ValueError(f"{type(domain).__name__} has no free coordinates; densities are known for Reals, Box and Simplex")
 
 
@@ -96,4 +107,5 @@ class InCoordinates(Energy):
         self.coordinates = coordinates
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
-        return self.energy(self.coordinates.output(y), features) - self.coordinates.log_volume(y)
+        value = one_per_example(self.energy(self.coordinates.output(y), features), y, type(self.energy).__name__)
+        return value - self.coordinates.log_volume(y)

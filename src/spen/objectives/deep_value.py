@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -9,8 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spen.arguments import require_function
+from spen.energies.compose import one_per_example
 from spen.model import SPEN
-from spen.objectives.truth import point_of, type_of
+from spen.objectives.mismatch import Once
+from spen.objectives.truth import point_of, require_truth, type_of
 from spen.protocols import Energy, Features, Loss, Objective
 
 Draw = Literal["truth", "inference", "adversarial", "mixed"]
@@ -26,7 +30,8 @@ class Misfit(Energy):
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
         inner, target = features
-        return -misfit(self.energy(y, inner), self.value(y, target), self.fit)
+        value = one_per_example(self.energy(y, inner), y, type(self.energy).__name__)
+        return -misfit(value, self.value(y, target), self.fit)
 
 
 def misfit(energy: Tensor, value: Tensor, fit: Fit) -> Tensor:  # (B,), (B,) -> (B,)
@@ -34,6 +39,10 @@ def misfit(energy: Tensor, value: Tensor, fit: Fit) -> Tensor:  # (B,), (B,) -> 
     if fit == "squared":
         return (energy + value).square()
     return F.binary_cross_entropy_with_logits(-energy, value.to(energy.dtype), reduction="none")
+
+
+LARGEST: dict[str, float] = {"squared": 10.0, "cross_entropy": 30.0}
+"""|E| beyond which values in [0, 1] are out of reach: sigmoid(−30) is 1e-13."""
 
 
 class DeepValue(Objective):
@@ -48,7 +57,8 @@ class DeepValue(Objective):
     ``adversarial``  where the energy is most wrong: a descent of −ℓ from the same start.
     ``mixed``        on the segment between y* and the truth of another example, at a random place.
 
-    ``truth`` turns the target into a point of the domain. No gradient passes through the search for answers.
+    ``truth`` turns the target into a point of the domain. No gradient passes through the search for answers. Energies
+    must be of the size of values at the start: those of the first batch are looked at, and larger ones are refused.
     """
 
     def __init__(
@@ -59,19 +69,28 @@ class DeepValue(Objective):
         draw: Sequence[Draw] = ("truth", "inference", "adversarial", "mixed"),
         truth: Any = None,
     ) -> None:
+        require_function(value, "value", "value(y, target)")
+        require_truth(truth)
         if fit not in ("squared", "cross_entropy"):
             raise ValueError(f'fit must be "squared" or "cross_entropy", not {fit!r}')
         unknown = [name for name in draw if name not in ("truth", "inference", "adversarial", "mixed")]
         if unknown or not draw:
             raise ValueError(f"draw must list truth, inference, adversarial or mixed, not {list(draw)}")
         self.value, self.fit, self.draw, self.truth = value, fit, tuple(draw), truth
+        self._once = Once()
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         features = model.features(x)
-        losses = []
-        for name in self.draw:
-            y = self.answers(name, model, features, target)
-            losses.append(misfit(model.energy(y, features), self._checked(y, target).detach(), self.fit).mean())
+        answers = [self.answers(name, model, features, target) for name in self.draw]
+        name = type(model.energy).__name__
+        energies = [one_per_example(model.energy(y, features), y, name) for y in answers]
+        if not torch.compiler.is_compiling() and not self._once.knows(model.energy):
+            self._check_scale(torch.cat(energies))
+            self._once.remember(model.energy)
+        losses = [
+            misfit(energy, self._checked(y, target).detach(), self.fit).mean()
+            for energy, y in zip(energies, answers, strict=True)
+        ]
         return sum(losses[1:], losses[0]) / len(losses)
 
     def answers(self, name: Draw, model: SPEN, features: Features, target: Any) -> Tensor:
@@ -88,6 +107,17 @@ class DeepValue(Objective):
             other = truth[torch.randperm(len(truth), device=truth.device)]
             place = torch.rand(len(truth), *[1] * (truth.dim() - 1), device=truth.device, dtype=truth.dtype)
             return torch.lerp(truth, other, place)
+
+    def _check_scale(self, energies: Tensor) -> None:
+        size = float(energies.detach().abs().median()) if energies.numel() else 0.0
+        if size > LARGEST[self.fit]:
+            fitted = "−E" if self.fit == "squared" else "sigmoid(−E)"
+            factor = 10.0 ** -math.ceil(math.log10(size))
+            raise ValueError(
+                f"DeepValue fits {fitted} to values in [0, 1], but the energies of the first batch are of size "
+                f'{size:.3g} (at most {LARGEST[self.fit]:g} with fit="{self.fit}"): scale the energy by about '
+                f"{factor:g}, Scaled(energy, {factor:g})"
+            )
 
     def _checked(self, y: Tensor, target: Any) -> Tensor:
         value = self.value(y, target)

@@ -7,7 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen.arguments import require_function
 from spen.model import SPEN
+from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.structured_hinge import LossAugmented
 from spen.protocols import Features, Loss, Objective
 
@@ -24,14 +26,17 @@ class DirectLoss(Objective):
     """
 
     def __init__(self, loss: Loss, *, epsilon: float = 1.0, direction: Direction = "away") -> None:
+        require_function(loss, "loss", "loss(y, target)")
         if not epsilon > 0:
             raise ValueError(f"epsilon must be positive, not {epsilon}")
         if direction not in ("towards", "away"):
             raise ValueError(f'direction must be "towards" or "away", not {direction!r}')
         self.loss = loss
+        self._once = Once()
         self.epsilon = epsilon if direction == "towards" else -epsilon
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        refuse_mismatch(model, target, self._once, self.loss)
         features = model.features(x)
         answer, moved = self.answers(model, features, target)
         return (model.energy(moved, features) - model.energy(answer, features)).mean() / self.epsilon

@@ -9,9 +9,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen.arguments import require_function
 from spen.batch import flat
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
+from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.together import Together
 from spen.protocols import Loss, Objective
 
@@ -36,6 +38,7 @@ class EndToEnd(Objective):
         change_penalty: float = 0.0,
         gradient_penalty: float = 0.0,
     ) -> None:
+        require_function(loss, "loss", "loss(y, target)")
         if isinstance(weights, str) and weights not in ("harmonic", "last"):
             raise ValueError(f'weights must be "harmonic", "last" or one number per step, not {weights!r}')
         given = weights if isinstance(weights, str) else [float(w) for w in weights]
@@ -47,10 +50,12 @@ class EndToEnd(Objective):
         self.weights: Literal["harmonic", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
+        self._once = Once()
         self._losses = Together()
         self._known: dict[Any, Tensor] = {}  # weights by device and type
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        refuse_mismatch(model, target, self._once, self.loss)
         return self.of(model(x), target)
 
     def of(self, trajectory: Trajectory, target: Any) -> Tensor:

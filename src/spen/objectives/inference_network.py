@@ -6,12 +6,14 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from spen.arguments import require_function
 from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.losses import per_example
+from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.structured_hinge import LossAugmented
-from spen.objectives.truth import point_of
+from spen.objectives.truth import point_of, require_truth
 from spen.protocols import Loss, Objective
 
 
@@ -37,14 +39,20 @@ class InferenceNetwork(Objective):
         slack: bool = True,
         player: Literal["both", "energy", "network"] = "both",
     ) -> None:
+        require_function(loss, "loss", "loss(y, target)")
+        if anchor_loss is not None:
+            require_function(anchor_loss, "anchor_loss", "anchor_loss(y, target)")
+        require_truth(truth)
         if anchor < 0:
             raise ValueError(f"the anchor's weight must not be negative, not {anchor}")
         if player not in ("both", "energy", "network"):
             raise ValueError(f'player must be "both", "energy" or "network", not {player!r}')
         self.loss, self.anchor, self.truth, self.slack, self.player = loss, anchor, truth, slack, player
         self.anchor_loss = loss if anchor_loss is None else anchor_loss
+        self._once = Once()
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        refuse_mismatch(model, target, self._once, self.loss, self.anchor_loss)
         features = model.features(x)
         domain = model.minimizer.domain
         answer = domain.output(domain.enter(model.init(features)))

@@ -18,13 +18,13 @@ def squared_error(y: Tensor, target: Tensor) -> Tensor:
 
 
 def log_loss(y: Tensor, target: Tensor) -> Tensor:
-    """−Σ y* log y over simplices: y and y* hold probabilities along the last dimension."""
+    """−Σ y* log y over simplices, along any dimension. Over a box use ``binary_log_loss``."""
     check_shapes(y, target)
     return -(target * _log(y)).flatten(1).sum(1)
 
 
 def binary_log_loss(y: Tensor, target: Tensor) -> Tensor:
-    """−Σ y* log y + (1 − y*) log(1 − y) over the coordinates of a box."""
+    """−Σ y* log y + (1 − y*) log(1 − y) over the coordinates of a box: labels that are wrongly on cost, too."""
     check_shapes(y, target)
     return -flat(target * _log(y) + (1 - target) * _log(1 - y)).sum(1)
 

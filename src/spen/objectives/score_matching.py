@@ -11,7 +11,7 @@ from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.objectives.truth import point_of, type_of
+from spen.objectives.truth import point_of, require_truth, type_of
 from spen.protocols import Objective
 
 
@@ -24,6 +24,7 @@ class ScoreMatching(Objective):
     """
 
     def __init__(self, *, probes: int | None = 1, margin: float = 0.05, truth: Any = None) -> None:
+        require_truth(truth)
         if probes is not None and probes < 1:
             raise ValueError(f"the trace needs at least one probe, not {probes}; None computes it exactly")
         self.probes, self.margin, self.truth = probes, _checked_margin(margin), truth
@@ -54,6 +55,7 @@ class DenoisingScoreMatching(Objective):
     """
 
     def __init__(self, noise: float = 0.5, *, margin: float = 0.05, truth: Any = None) -> None:
+        require_truth(truth)
         if not noise > 0:
             raise ValueError(f"the noise must be positive, not {noise}")
         self.noise, self.margin, self.truth = noise, _checked_margin(margin), truth

@@ -7,9 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from spen.arguments import require_function
+from spen.energies.compose import one_per_example
 from spen.model import SPEN
 from spen.objectives.losses import per_example
-from spen.objectives.truth import point_of
+from spen.objectives.mismatch import Once, refuse_mismatch
+from spen.objectives.truth import point_of, require_truth
 from spen.protocols import Energy, Features, Loss, Objective
 
 
@@ -23,7 +26,8 @@ class LossAugmented(Energy):
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
         inner, target = features
-        return self.energy(y, inner) - self.loss(y, target)
+        value = one_per_example(self.energy(y, inner), y, type(self.energy).__name__)
+        return value - self.loss(y, target)
 
 
 class StructuredHinge(Objective):
@@ -34,10 +38,14 @@ class StructuredHinge(Objective):
     """
 
     def __init__(self, loss: Loss, *, truth: Any = None) -> None:
+        require_function(loss, "loss", "loss(y, target)")
+        require_truth(truth)
         self.loss = loss
         self.truth = truth
+        self._once = Once()
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        refuse_mismatch(model, target, self._once, self.loss)
         features = model.features(x)
         violating = self.search(model, features, target)
         truth = point_of(target, self.truth, violating.dtype)

@@ -10,8 +10,15 @@ import torch
 from torch import Tensor
 
 from spen import trees
+from spen.arguments import require_function
 from spen.model import SPEN
 from spen.protocols import Features
+
+
+def require_truth(truth: Any) -> None:
+    """``truth`` must be None or a function of the target."""
+    if truth is not None:
+        require_function(truth, "truth", "truth(target)")
 
 
 def point_of(target: Any, truth: Callable[[Any], Tensor] | None, dtype: torch.dtype) -> Tensor:

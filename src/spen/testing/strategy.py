@@ -44,10 +44,13 @@ def all_domains() -> list[Domain]:
         Box(),
         Box("logits"),
         Box("through_logits"),
+        Box(low=-0.5, high=0.25),
+        Box("through_logits", low=torch.tensor(-2.0), high=3.0),
         Simplex("logits"),
         Simplex("through_logits"),
         Simplex("mirror"),
         Simplex("projected"),
+        Simplex("through_logits", dim=1),
     ]
 
 
@@ -82,7 +85,8 @@ def example_model(
         ).double()
         # Rows of very different size, so that examples stop at different steps.
         x = torch.randn(6, 3, dtype=torch.float64) * torch.tensor([0.1, 0.5, 1.0, 2.0, 4.0, 8.0])[:, None]
-        target = torch.softmax(torch.randn(6, 2, 4, dtype=torch.float64), -1)
+        classes = domain.dim if isinstance(domain, Simplex) else -1
+        target = torch.softmax(torch.randn(6, 2, 4, dtype=torch.float64), classes)
     return model, x, target
 
 

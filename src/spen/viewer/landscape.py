@@ -143,7 +143,7 @@ def _flat(domain: Domain, y: Tensor) -> Tensor:  # (1, …) -> (N,) float64
 
 
 def _point(domain: Domain, z: Tensor) -> Tensor:
-    return torch.softmax(z, -1) if isinstance(domain, Simplex) else z
+    return torch.softmax(z, domain.dim) if isinstance(domain, Simplex) else z
 
 
 def _across(points: Tensor, along: Tensor, energy: Callable[[Tensor], Tensor]) -> Tensor:  # (N,), as long as `along`

@@ -1,0 +1,48 @@
+"""Parts of a model that run together but do not belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from spen.domains import Box, Reals, Simplex
+from spen.energies.compose import EntropySmoothed, NegativeEntropy, Scaled, Sum
+from spen.protocols import Domain
+
+
+def refuse_foreign_entropy(energy: nn.Module, domain: Domain) -> None:
+    """Raise ValueError if the energy holds an entropy that is not that of the domain.
+
+    It looks into ``Sum``, ``Scaled`` and ``EntropySmoothed``: another wrapper may show its inside another y.
+    """
+    for entropy in _entropies(energy):
+        if isinstance(domain, Reals):
+            raise ValueError(
+                "the energy holds an entropy, which needs probabilities, but y lives in Reals(): use a Box or a "
+                "Simplex, or leave the entropy out"
+            )
+        wanted = "box" if isinstance(domain, Box) else "simplex"
+        if isinstance(domain, Box | Simplex) and entropy.over != wanted:
+            raise ValueError(
+                f'the energy holds an entropy over="{entropy.over}", but y lives in {domain}: '
+                f'write EntropySmoothed(energy, over="{wanted}") or NegativeEntropy("{wanted}")'
+            )
+        if isinstance(domain, Box) and not domain.within_unit:
+            raise ValueError(
+                f"the energy holds an entropy, which needs 0 ≤ y ≤ 1, but y lives in {domain}: use Box() and scale y "
+                "inside the energy, or leave the entropy out"
+            )
+
+
+def _entropies(energy: nn.Module) -> Iterator[NegativeEntropy]:
+    if isinstance(energy, NegativeEntropy):
+        yield energy
+    elif isinstance(energy, Sum):
+        for part in energy.parts.values():
+            yield from _entropies(part)
+    elif isinstance(energy, Scaled):
+        yield from _entropies(energy.energy)
+    elif isinstance(energy, EntropySmoothed):
+        yield from _entropies(energy.energy)
+        yield from _entropies(energy.entropy)
