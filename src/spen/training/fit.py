@@ -22,6 +22,7 @@ from torchmetrics import Metric
 from spen.model import SPEN
 from spen.training.checkpoints import SafeCheckpointIO, load_weights, save_weights
 from spen.training.denormals import flushed_denormals
+from spen.training.fingerprint import fingerprint, start_of
 from spen.training.health import NO_LOSS, DeadEnergyWarning
 from spen.training.module import StageModule
 from spen.training.run import Run, say
@@ -62,16 +63,18 @@ def fit(
             f"{type(metric).__name__} does not say whether higher is better: set higher_is_better = True or False on "
             "its class"
         )
-    run = Run.begin(out, recipe or {}, seed)
-    run.keep_stages([stage.numbers() for stage in stages])
-    deadline = math.inf if seconds is None else time.monotonic() + seconds
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):
         raise ValueError(f"stages need different names, not {names}")
     if devices > 1 and any(stage.seconds is not None for stage in stages):
         raise ValueError("a stage that lasts so many seconds needs devices=1: clocks and schedules of several differ")
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
     if isinstance(train, TensorSource):
         train = train.seeded(seed)
+    run = Run.begin(out, recipe or {}, seed)
+    run.compare(fingerprint(model, stages, train, dev, metric, devices), start_of(model))
+    if run.weights_path.exists():
+        say(f"finished earlier, nothing trained: the weights are those of {run.folder}")
     for number in range(len(stages)):
         if not run.finished(number).exists():
             done = _fit_stage(

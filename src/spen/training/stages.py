@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from typing import Any
 
 from torch import nn
 
@@ -58,10 +57,6 @@ class Stage:
             raise ValueError(f"stage {self.name!r}: average must lie in [0, 1), not {self.average}")
         if self.seconds is not None and not self.seconds > 0:
             raise ValueError(f"stage {self.name!r}: seconds must be positive, not {self.seconds}")
-
-    def numbers(self) -> dict[str, Any]:
-        """Everything but the objective, to compare with an earlier run's."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "objective"}
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters this stage moves, by name. A pattern that matches nothing is a mistake."""
