@@ -66,7 +66,7 @@ def test_a_stage_that_keeps_its_start_can_die_before_its_first_state(tmp_path: P
     stage = _last(keep_start=True)
     whole = _train(tmp_path / "whole", stage, state_every=1e9)
     with pytest.raises(Killed):
-        _train(tmp_path / "killed", stage, die_at=8, state_every=1e9)
+        _train(tmp_path / "killed", stage, die_at=9, state_every=1e9)
     assert [e["stage"] for e in Run.open(tmp_path / "killed").metrics()].count("joint") == 3
     again = _train(tmp_path / "killed", stage, state_every=1e9)
     assert _weights(again.weights_path) == _weights(whole.weights_path)

@@ -70,7 +70,8 @@ class StageModule(pl.LightningModule):
         self.box = TimeBox(stage.seconds) if stage.seconds is not None else None
 
     def teardown(self, stage: str) -> None:
-        self._hook.remove()
+        if stage == "fit":
+            self._hook.remove()
 
     def setup(self, stage: str) -> None:
         for name, parameter in self.model.named_parameters():

@@ -118,8 +118,16 @@ class Run:
         return self.folder / "state" / f"stage-{stage}-best.safetensors"
 
     def finished(self, stage: int) -> Path:
-        """A file that says a stage is done."""
+        """A file that says a stage is done, and how it was scored."""
         return self.folder / "state" / f"stage-{stage}.done"
+
+    def finish(self, stage: int, scores: dict[str, float | None]) -> None:
+        """Say that a stage is done: the score of its best epoch, and that of its start as it predicts."""
+        _write(self.finished(stage), scores)
+
+    def scores(self, stage: int) -> dict[str, Any]:
+        """The scores of a stage that is done; none if its weights were taken over from another run."""
+        return _read(self.finished(stage)) if self.finished(stage).stat().st_size else {}
 
     def save(self, weights: dict[str, Tensor]) -> None:
         """The result."""
