@@ -22,10 +22,10 @@ class EpochEnd(pl.Callback):
     """After each epoch: record the scores, save the best weights, write the state, and decide whether to go on."""
 
     def __init__(
-        self, run: Run, stage: Stage, number: int, *, higher: bool, deadline: float, every: float = 0.0
+        self, run: Run, stage: Stage, number: int, *, higher: bool, deadline: float, every: float, lines: bool
     ) -> None:
         self.run, self.stage, self.number, self.higher, self.deadline = run, stage, number, higher, deadline
-        self.every, self._written = every, time.monotonic()
+        self.every, self.lines, self._written = every, lines, time.monotonic()
         self._unwritten: dict[str, Tensor] | None = None  # the best weights, until they are in a file
         self.best: float | None = None
         self.best_epoch = -1
@@ -70,14 +70,15 @@ class EpochEnd(pl.Callback):
         assert isinstance(pl_module, StageModule)
         epoch = trainer.current_epoch
         score = float(trainer.callback_metrics["dev"])
-        self.seconds += time.monotonic() - self._began
+        seconds = time.monotonic() - self._began
+        self.seconds += seconds
         if not math.isnan(score) and self._is_better(score, self.best):
             self.best, self.best_epoch = score, epoch
             if trainer.is_global_zero:
                 self._unwritten = pl_module.scored()
         ends = self._finished(epoch, pl_module)
         if trainer.is_global_zero:
-            self._record(epoch, score, pl_module, last=ends or epoch + 1 >= self.stage.epochs)
+            self._record(epoch, score, seconds, pl_module, last=ends or epoch + 1 >= self.stage.epochs)
         pl_module.reports.clear()
         if self.best is None:
             raise RuntimeError(f"the development score of stage {self.stage.name!r} is not a number in epoch {epoch}")
@@ -94,7 +95,7 @@ class EpochEnd(pl.Callback):
             trainer.save_checkpoint(self.run.state(self.number))
             self._written = time.monotonic()
 
-    def _record(self, epoch: int, score: float, module: StageModule, *, last: bool) -> None:
+    def _record(self, epoch: int, score: float, seconds: float, module: StageModule, *, last: bool) -> None:
         losses = torch.stack(module.losses)
         reports = list(module.reports)
         if not bool(losses.any()) and not self._said(NO_LOSS):
@@ -117,6 +118,8 @@ class EpochEnd(pl.Callback):
             "reports": reports,
         }
         self.run.record(entry)
+        if self.lines:
+            say(_line(self.stage, entry, seconds))
         for report in reports:
             say(report)
 
@@ -142,6 +145,14 @@ class EpochEnd(pl.Callback):
             return True
         patience = self.stage.patience
         return patience is not None and self.best is not None and epoch - self.best_epoch >= patience
+
+
+def _line(stage: Stage, entry: dict[str, Any], seconds: float) -> str:
+    """``joint  3/20  loss 0.0123  dev 39.82 *  12.3 s``; the star is for the best epoch so far."""
+    of = "" if stage.seconds is not None else f"/{stage.epochs}"  # whichever comes first is not known
+    star = " *" if entry["best"] else ""
+    numbers = f"loss {entry['loss']:.4g}  dev {entry['dev']:.4g}{star}"
+    return f"{stage.name}  {entry['epoch'] + 1}{of}  {numbers}  {seconds:.1f} s"
 
 
 def _rates(model: SPEN) -> list[float]:

@@ -57,7 +57,8 @@ def fit(
     interrupted. A folder that holds another run is refused. With ``seconds``, stop at the end of the epoch in which
     they run out and return None: call again to go on.
     ``seed`` orders the batches of a ``TensorSource`` without a seed of its own, and all that training draws.
-    ``devices`` > 1 trains with DDP.
+    ``devices`` > 1 trains with DDP. ``progress`` None writes a line to stderr after each epoch, and shows a bar where
+    stderr is a terminal; True always shows both, False neither. What goes wrong is said in any case.
     The model is left with the best weights.
     """
     if metric.higher_is_better is None:
@@ -124,7 +125,8 @@ def _fit_stage(
     stage = stages[number]
     module = StageModule(model, stage, train, dev, metric, seed=seed, stage_number=number, vitals_every=vitals_every)
     before = stages[number - 1] if number else None
-    epochs = EpochEnd(run, stage, number, higher=bool(metric.higher_is_better), deadline=deadline, every=state_every)
+    higher, lines = bool(metric.higher_is_better), progress is not False
+    epochs = EpochEnd(run, stage, number, higher=higher, deadline=deadline, every=state_every, lines=lines)
     callbacks: list[pl.Callback] = [epochs]
     show = sys.stderr.isatty() if progress is None else progress
     if show:
