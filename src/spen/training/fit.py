@@ -19,6 +19,7 @@ from pytorch_lightning.callbacks import RichProgressBar
 from torchmetrics import Metric
 
 from spen.model import SPEN
+from spen.objectives import Feedforward
 from spen.training.checkpoints import SafeCheckpointIO, load_weights
 from spen.training.denormals import flushed_denormals
 from spen.training.epochs import EpochEnd
@@ -123,7 +124,17 @@ def _fit_stage(
     state_every: float,
 ) -> bool:
     stage = stages[number]
-    module = StageModule(model, stage, train, dev, metric, seed=seed, stage_number=number, vitals_every=vitals_every)
+    module = StageModule(
+        model,
+        stage,
+        train,
+        dev,
+        metric,
+        seed=seed,
+        stage_number=number,
+        vitals_every=vitals_every,
+        check=any(not isinstance(s.objective, Feedforward) for s in stages),
+    )
     before = stages[number - 1] if number else None
     higher, lines = bool(metric.higher_is_better), progress is not False
     epochs = EpochEnd(run, stage, number, higher=higher, deadline=deadline, every=state_every, lines=lines)

@@ -14,6 +14,7 @@ from torchmetrics import Metric
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.training.averaging import WeightAverage
+from spen.training.first_batch import check_examples_alone
 from spen.training.health import Vitals, explain_non_finite, term_gradients
 from spen.training.sources import Source, own_batches, stream
 from spen.training.stages import Stage
@@ -51,6 +52,7 @@ class StageModule(pl.LightningModule):
         seed: int,
         stage_number: int,
         vitals_every: int,
+        check: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -58,6 +60,7 @@ class StageModule(pl.LightningModule):
         self.stage = stage
         self.sources = (train, dev)
         self.seed, self.stage_number, self.vitals_every = seed, stage_number, vitals_every
+        self._unchecked = check  # whether the first batch is still to be looked at
         self.vitals = Vitals()
         self.losses: list[Tensor] = []
         self.reports: list[str] = []
@@ -99,6 +102,11 @@ class StageModule(pl.LightningModule):
         seed = stream(self.seed, self.stage_number, self.current_epoch, self.global_rank)
         torch.manual_seed(seed)
         self.losses.clear()
+
+    def on_train_batch_start(self, batch: tuple[Any, Any], batch_idx: int) -> None:
+        if self._unchecked:
+            check_examples_alone(self.model, batch[0])
+            self._unchecked = False
 
     def training_step(self, batch: tuple[Any, Any], index: int) -> Tensor:
         x, target = batch
