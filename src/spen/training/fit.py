@@ -25,6 +25,7 @@ from spen.training.denormals import flushed_denormals
 from spen.training.epochs import EpochEnd
 from spen.training.fingerprint import fingerprint, start_of
 from spen.training.health import DeadEnergyWarning
+from spen.training.inert import InertEnergyWarning
 from spen.training.module import StageModule
 from spen.training.run import Run, say
 from spen.training.sources import Source, TensorSource
@@ -150,6 +151,7 @@ def _fit_stage(
         if devices > 1:  # a process may have no development batch of its own
             warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
         warnings.filterwarnings("always", category=DeadEnergyWarning)
+        warnings.filterwarnings("always", category=InertEnergyWarning)
         logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
         trainer = pl.Trainer(
             accelerator=accelerator,

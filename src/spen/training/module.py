@@ -8,6 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -16,6 +17,7 @@ from spen.model import SPEN
 from spen.training.averaging import WeightAverage
 from spen.training.first_batch import check_examples_alone
 from spen.training.health import Vitals, explain_non_finite, term_gradients
+from spen.training.inert import inert
 from spen.training.sources import Source, own_batches, stream
 from spen.training.stages import Stage
 from spen.training.timebox import TimeBox
@@ -180,9 +182,19 @@ class StageModule(pl.LightningModule):
 
     def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
         x, target = batch
+        self._trajectory = None
         y = self.stage.objective.predict(self.model, x)  # of a repeat, too: processes go through the model in step
+        descent, self._trajectory = self._trajectory, None
+        if index == 0 and descent is not None and self._judges():
+            self.reports += inert(self.model, x, descent, self.vitals.largest)
+            self._trajectory = None
         if index < self._scored():
             self.metric.update(y, target)
+
+    def _judges(self) -> bool:
+        """After the first epoch of a stage that trains everything; a clamped one has only begun with the energy."""
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        return fitting and self.current_epoch == 0 and bool(self.vitals_every) and not self.stage.clamp
 
     def _scored(self) -> int:
         """How many development batches count in this process."""
