@@ -141,7 +141,7 @@ def test_a_place_that_cannot_be_written_to(folder: Path) -> None:
 
 def test_a_folder_of_another_run_is_not_overwritten() -> None:
     options = SMALLER["spen train srl/spen"].split()
-    line = "roles holds a run of another recipe or seed; give another folder, or delete it to start anew"
+    line = "roles holds another run (seed: 0 there, 1 now); give another folder, or delete it to start anew"
     expect(line, "train", "local", "--out", "roles", "--seed", "1", *options)
 
 

@@ -125,7 +125,7 @@ def test_the_seed_matters(whole: Run, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_another_run_is_refused(whole: Run) -> None:
-    with pytest.raises(ValueError, match="holds a run of another recipe or seed; give another folder"):
+    with pytest.raises(ValueError, match=r"holds another run \(recipe.epochs: 6 there, 7 now\); give another folder"):
         toy.train(whole.folder, epochs=7)
     with pytest.raises(ValueError, match="is not a run: it has no run.json"):
         Run.open(whole.folder / "state")

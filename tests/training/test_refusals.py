@@ -38,22 +38,33 @@ def test_a_folder_with_other_stages_is_refused(tmp_path: Path) -> None:
     first = train(1)
     assert first is not None
     assert train(1) is not None
-    with pytest.raises(ValueError, match="holds a run in other stages; give another folder, or delete it to start"):
+    sentence = (
+        r"holds another run \(stage.joint.epochs: 1 there, 2 now\); give another folder, or delete it to start anew"
+    )
+    with pytest.raises(ValueError, match=sentence):
         train(2)
     assert len(first.metrics()) == 1
 
 
 def test_a_run_that_did_nothing_yet_makes_room(tmp_path: Path) -> None:
     run = Run.begin(tmp_path, {"width": 1}, 0)
-    run.keep_stages([{"epochs": 1}])
+    run.compare({"epochs": 1}, "first weights")
     again = Run.begin(tmp_path, {"width": 2}, 0)
-    again.keep_stages([{"epochs": 2}])
+    again.compare({"epochs": 2}, "first weights")
+    again.compare({"epochs": 3}, "first weights")
     assert again.description()["recipe"] == {"width": 2}
     again.record({"stage": "a", "epoch": 0})
-    with pytest.raises(ValueError, match="holds a run of another recipe or seed"):
+    with pytest.raises(
+        ValueError, match=r"holds another run \(recipe.width: 2 there, 1 now\); give another folder, or"
+    ):
         Run.begin(tmp_path, {"width": 1}, 0)
-    with pytest.raises(ValueError, match="holds a run in other stages"):
-        again.keep_stages([{"epochs": 1}])
+    with pytest.raises(ValueError, match=r"holds another run \(seed: 0 there, 1 now\); give another folder, or delete"):
+        Run.begin(tmp_path, {"width": 2}, 1)
+    with pytest.raises(
+        ValueError, match=r"holds another run \(epochs: 3 there, 1 now\); give another folder, or delete"
+    ):
+        again.compare({"epochs": 1}, "first weights")
+    again.compare({"epochs": 3}, "first weights")
 
 
 def test_a_stage_of_so_many_seconds_needs_one_clock(tmp_path: Path) -> None:

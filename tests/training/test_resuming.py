@@ -23,6 +23,9 @@ class Killed(Exception):
     pass
 
 
+DIE = {"at": 0}  # the number of the score that kills the run; no option of the metric, which is compared
+
+
 class Scores(toy.MSE):
     """Development scores that pass through a function of their number; it may raise ``Killed``."""
 
@@ -37,10 +40,11 @@ class Scores(toy.MSE):
 
 def _train(out: Path, last: Stage, *, die_at: int = 0, **options: Any) -> Run:
     def score(call: int, value: Tensor) -> Tensor:
-        if call == die_at:
+        if call == DIE["at"]:
             raise Killed
         return value
 
+    DIE["at"] = die_at
     train, dev = toy.build_data()
     stages = [*toy.build_stages(1)[:2], last]
     fixed = {"out": out, "accelerator": "cpu", "progress": False}
@@ -62,7 +66,7 @@ def test_a_stage_that_keeps_its_start_can_die_before_its_first_state(tmp_path: P
     stage = _last(keep_start=True)
     whole = _train(tmp_path / "whole", stage, state_every=1e9)
     with pytest.raises(Killed):
-        _train(tmp_path / "killed", stage, die_at=8, state_every=1e9)
+        _train(tmp_path / "killed", stage, die_at=9, state_every=1e9)
     assert [e["stage"] for e in Run.open(tmp_path / "killed").metrics()].count("joint") == 3
     again = _train(tmp_path / "killed", stage, state_every=1e9)
     assert _weights(again.weights_path) == _weights(whole.weights_path)

@@ -4,12 +4,14 @@ from spen.training.checkpoints import load_weights, save_weights
 from spen.training.denormals import flushed_denormals
 from spen.training.fit import fit
 from spen.training.health import DeadEnergyWarning, NonFinite
+from spen.training.inert import InertEnergyWarning
 from spen.training.run import Run
 from spen.training.sources import Source, TensorSource
 from spen.training.stages import Stage, clamped, joint, pretrain
 
 __all__ = [
     "DeadEnergyWarning",
+    "InertEnergyWarning",
     "NonFinite",
     "Run",
     "Source",

@@ -62,7 +62,7 @@ def term_gradients(model: SPEN, x: Any) -> dict[str, float]:
     A data term may rightly vanish at the prediction; a dead one vanishes beside it too. Looking changes nothing.
     """
     sizes = {}
-    with _as_it_predicts(model):
+    with as_it_predicts(model):
         with torch.no_grad():
             features = model.features(x)
             output = model.minimizer(model.energy, features, model.init(features)).output
@@ -73,7 +73,7 @@ def term_gradients(model: SPEN, x: Any) -> dict[str, float]:
 
 
 @contextmanager
-def _as_it_predicts(model: SPEN) -> Iterator[None]:
+def as_it_predicts(model: SPEN) -> Iterator[None]:
     """In eval mode; afterwards every mode and every generator of random numbers is as it was."""
     modes = {part: part.training for part in model.modules()}
     with torch.random.fork_rng({p.device for p in model.parameters() if p.is_cuda}):

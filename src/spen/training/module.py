@@ -8,13 +8,16 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.training.averaging import WeightAverage
+from spen.training.first_batch import check_examples_alone
 from spen.training.health import Vitals, explain_non_finite, term_gradients
+from spen.training.inert import inert
 from spen.training.sources import Source, own_batches, stream
 from spen.training.stages import Stage
 from spen.training.timebox import TimeBox
@@ -51,6 +54,7 @@ class StageModule(pl.LightningModule):
         seed: int,
         stage_number: int,
         vitals_every: int,
+        check: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
@@ -58,6 +62,7 @@ class StageModule(pl.LightningModule):
         self.stage = stage
         self.sources = (train, dev)
         self.seed, self.stage_number, self.vitals_every = seed, stage_number, vitals_every
+        self._unchecked = check  # whether the first batch is still to be looked at
         self.vitals = Vitals()
         self.losses: list[Tensor] = []
         self.reports: list[str] = []
@@ -70,7 +75,8 @@ class StageModule(pl.LightningModule):
         self.box = TimeBox(stage.seconds) if stage.seconds is not None else None
 
     def teardown(self, stage: str) -> None:
-        self._hook.remove()
+        if stage == "fit":
+            self._hook.remove()
 
     def setup(self, stage: str) -> None:
         for name, parameter in self.model.named_parameters():
@@ -98,6 +104,11 @@ class StageModule(pl.LightningModule):
         seed = stream(self.seed, self.stage_number, self.current_epoch, self.global_rank)
         torch.manual_seed(seed)
         self.losses.clear()
+
+    def on_train_batch_start(self, batch: tuple[Any, Any], batch_idx: int) -> None:
+        if self._unchecked:
+            check_examples_alone(self.model, batch[0])
+            self._unchecked = False
 
     def training_step(self, batch: tuple[Any, Any], index: int) -> Tensor:
         x, target = batch
@@ -171,9 +182,19 @@ class StageModule(pl.LightningModule):
 
     def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
         x, target = batch
+        self._trajectory = None
         y = self.stage.objective.predict(self.model, x)  # of a repeat, too: processes go through the model in step
+        descent, self._trajectory = self._trajectory, None
+        if index == 0 and descent is not None and self._judges():
+            self.reports += inert(self.model, x, descent, self.vitals.largest)
+            self._trajectory = None
         if index < self._scored():
             self.metric.update(y, target)
+
+    def _judges(self) -> bool:
+        """After the first epoch of a stage that trains everything; a clamped one has only begun with the energy."""
+        fitting = self.trainer.state.fn == TrainerFn.FITTING
+        return fitting and self.current_epoch == 0 and bool(self.vitals_every) and not self.stage.clamp
 
     def _scored(self) -> int:
         """How many development batches count in this process."""

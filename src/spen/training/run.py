@@ -15,13 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.storage import noted, write_whole
+from spen.storage import write_whole
 from spen.training.checkpoints import load_weights, save_weights
+from spen.training.describing import in_words
 
 
 @dataclass(frozen=True)
 class Run:
-    """``run.json`` (recipe, seed, versions, hardware), ``metrics.jsonl``, ``model.safetensors``, ``state/``."""
+    """``run.json`` (recipe, seed, versions, hardware), ``fingerprint.json`` (what decides the result),
+    ``metrics.jsonl``, ``model.safetensors``, ``state/``."""
 
     folder: Path
 
@@ -35,18 +37,18 @@ class Run:
         that run had not got to the end of an epoch."""
         run = cls(Path(folder))
         run.folder.mkdir(parents=True, exist_ok=True)
-        description = {"recipe": recipe, "seed": seed}
+        asked = _as_json({"seed": seed, "recipe": recipe})
         if run._file.exists():
             known = run.description()
-            if {key: known.get(key) for key in description} == json.loads(json.dumps(description)):
+            other = in_words({key: known.get(key) for key in asked}, asked)
+            if not other:
                 return run
             if not run._is_empty():
                 raise ValueError(
-                    f"{run.folder} holds a run of another recipe or seed; give another folder, "
-                    "or delete it to start anew"
+                    f"{run.folder} holds another run ({other}); give another folder, or delete it to start anew"
                 )
-            run._stages.unlink(missing_ok=True)
-        _write(run._file, {**description, "versions": versions(), "hardware": hardware(), "commit": commit()})
+            run._fingerprint.unlink(missing_ok=True)
+        _write(run._file, {**asked, "versions": versions(), "hardware": hardware(), "commit": commit()})
         return run
 
     @classmethod
@@ -59,20 +61,30 @@ class Run:
 
     def description(self) -> dict[str, Any]:
         """Recipe, seed, versions, hardware, commit."""
-        try:
-            return json.loads(self._file.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"{self._file} cannot be read: {error}") from None
+        return _read(self._file)
 
-    def keep_stages(self, stages: list[dict[str, Any]]) -> None:
-        """Note how the run is trained; one that was begun in other stages is refused."""
-        if self._is_empty():
-            self._stages.unlink(missing_ok=True)
-        known, asked = noted(self._stages, stages)
-        if known != asked:
+    def compare(self, fingerprint: dict[str, Any], start: str) -> None:
+        """Refuse a fingerprint other than the one that the run was begun with; the first one is written down.
+
+        ``start`` is a hash of the first weights. Others are no reason to refuse, because a model that comes back
+        trained has others; a line says that they are replaced.
+        """
+        asked = _as_json(fingerprint)
+        if not self._fingerprint.exists() or self._is_empty():
+            if self.weights_path.exists():
+                say(f"{self.folder} has no fingerprint.json: whether it holds the run that is asked for is not known")
+            else:
+                _write(self._fingerprint, {"start": start, **asked})
+            return
+        known = _read(self._fingerprint)
+        first = known.pop("start", None)
+        if other := in_words(known, asked):
             raise ValueError(
-                f"{self.folder} holds a run in other stages; give another folder, or delete it to start anew"
+                f"{self.folder} holds another run ({other}); give another folder, or delete it to start anew. If the "
+                "difference does not matter, delete its fingerprint.json to go on with it"
             )
+        if first != start:
+            say(f"the weights of the model are not those that {self.folder} began with; those of the run replace them")
 
     def record(self, entry: dict[str, Any]) -> None:
         """Add a line to metrics.jsonl, unless this epoch of this stage is there already (after a resume)."""
@@ -106,8 +118,16 @@ class Run:
         return self.folder / "state" / f"stage-{stage}-best.safetensors"
 
     def finished(self, stage: int) -> Path:
-        """A file that says a stage is done."""
+        """A file that says a stage is done, and how it was scored."""
         return self.folder / "state" / f"stage-{stage}.done"
+
+    def finish(self, stage: int, scores: dict[str, float | None]) -> None:
+        """Say that a stage is done: the score of its best epoch, and that of its start as it predicts."""
+        _write(self.finished(stage), scores)
+
+    def scores(self, stage: int) -> dict[str, Any]:
+        """The scores of a stage that is done; none if its weights were taken over from another run."""
+        return _read(self.finished(stage)) if self.finished(stage).stat().st_size else {}
 
     def save(self, weights: dict[str, Tensor]) -> None:
         """The result."""
@@ -121,15 +141,15 @@ class Run:
 
     def _is_empty(self) -> bool:
         """Nothing but what was asked for is in the folder."""
-        return {p for p in self.folder.rglob("*") if p.is_file()} <= {self._file, self._stages}
+        return {p for p in self.folder.rglob("*") if p.is_file()} <= {self._file, self._fingerprint}
 
     @property
     def _file(self) -> Path:
         return self.folder / "run.json"
 
     @property
-    def _stages(self) -> Path:
-        return self.folder / "state" / "stages.json"
+    def _fingerprint(self) -> Path:
+        return self.folder / "fingerprint.json"
 
 
 def versions() -> dict[str, str]:
@@ -164,6 +184,17 @@ def commit() -> str | None:
 
 def _write(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=2) + "\n")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from None
+
+
+def _as_json(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
 
 def say(text: str) -> None:

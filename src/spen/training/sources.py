@@ -16,7 +16,8 @@ class Source(Protocol):
     """Batches (x, target) of one epoch, for one of ``world`` processes. The same arguments give the same batches.
 
     Every process gets as many, so the last ones may repeat others. A source that has a method ``own(rank, world)``
-    says how many do not: the rest are not scored.
+    says how many do not: the rest are not scored. One that has a method ``fingerprint()``, or an attribute ``name``,
+    says by what it returns which data it gives: a run folder is refused to other data.
     """
 
     def batches(self, epoch: int, rank: int, world: int) -> Iterator[tuple[Any, Any]]: ...
@@ -66,6 +67,11 @@ class TensorSource:
         other = copy(self)
         other.seed = seed
         return other
+
+    def fingerprint(self) -> dict[str, Any]:
+        """A checksum of the examples, and how they are shared out."""
+        own = {name: getattr(self, name) for name in ("batch_size", "shuffle", "drop_last", "seed")}
+        return {"x": self.x, "target": self.target, **own}
 
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
         order = self._order(epoch)

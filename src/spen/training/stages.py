@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from typing import Any
 
 from torch import nn
 
@@ -22,8 +21,10 @@ class Stage:
     raises the learning rate linearly over that many updates. ``decay_to`` multiplies the learning rate by a cosine
     from 1 down to this fraction over the stage. ``epsilon`` is Adam's: gradients far below it hardly move anything,
     and those of a loss that is itself tiny (an error of 1e-4, behind a small weight and a small rate) are.
-    ``keep_start`` lets the best model of the stage before, by the score it had there, win over every epoch of this
-    one: a stage that only overfits then changes nothing. The two stages must be scored alike.
+    ``keep_start`` says what becomes of better scores before this stage. None: the result of ``fit`` is the best epoch
+    of all stages; the next stage starts from the best epoch of this one. True: besides, the start counts as an epoch
+    of this stage, so patience counts from it and the next stage starts from it if no epoch is better. False: the
+    stages before do not count, and the result is the best epoch of this stage or of a later one.
     ``average`` > 0 scores and keeps an exponential mean of the weights with this decay in their place. ``seconds``
     ends the stage when that much time has been spent on it (scoring included) and stretches the schedule of the
     learning rate over them; ``epochs`` still ends it if they come first.
@@ -40,7 +41,7 @@ class Stage:
     decay_to: float = 1.0
     weight_decay: float = 0.0
     epsilon: float = 1e-8
-    keep_start: bool = False
+    keep_start: bool | None = None
     average: float = 0.0
     seconds: float | None = None
 
@@ -58,10 +59,6 @@ class Stage:
             raise ValueError(f"stage {self.name!r}: average must lie in [0, 1), not {self.average}")
         if self.seconds is not None and not self.seconds > 0:
             raise ValueError(f"stage {self.name!r}: seconds must be positive, not {self.seconds}")
-
-    def numbers(self) -> dict[str, Any]:
-        """Everything but the objective, to compare with an earlier run's."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "objective"}
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The parameters this stage moves, by name. A pattern that matches nothing is a mistake."""
@@ -95,9 +92,12 @@ def clamped(
     learning_rate: float = 1e-3,
     clip: float | None = 1.0,
     patience: int | None = None,
+    keep_start: bool | None = None,
 ) -> Stage:
     """Train the global energy while F, Init and whatever else is named stay as they are."""
-    stage = joint(objective, epochs=epochs, learning_rate=learning_rate, clip=clip, patience=patience)
+    stage = joint(
+        objective, epochs=epochs, learning_rate=learning_rate, clip=clip, patience=patience, keep_start=keep_start
+    )
     return replace(stage, name="clamped", clamp=clamp)
 
 
@@ -111,6 +111,7 @@ def joint(
     warmup: int = 0,
     decay_to: float = 1.0,
     epsilon: float = 1e-8,
+    keep_start: bool | None = None,
     average: float = 0.0,
     seconds: float | None = None,
 ) -> Stage:
@@ -125,6 +126,7 @@ def joint(
         warmup=warmup,
         decay_to=decay_to,
         epsilon=epsilon,
+        keep_start=keep_start,
         average=average,
         seconds=seconds,
     )

@@ -160,9 +160,8 @@ def test_finished_rows_are_kept_whatever_is_asked_next(finished: Path) -> None:
 def test_a_finished_row_does_not_answer_for_another(finished: Path) -> None:
     other = _table(finished, "dp-3", options=(*TINY, ("momentum", "0")))
     (result,) = [r for r in other["results"] if r["recipe"] == "dp-3"]
-    assert result["problem"].endswith(
-        "holds a run of another recipe or seed; give another folder, or delete it to start anew"
-    )
+    assert "holds another run (recipe.method.momentum: " in result["problem"]
+    assert result["problem"].endswith(" there, 0.0 now); give another folder, or delete it to start anew")
     assert _psnr(other)["dp-3"] is None
     assert _psnr(_table(finished, "dp-3"))["dp-3"] is not None
 

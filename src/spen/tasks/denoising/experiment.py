@@ -220,6 +220,7 @@ def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
         decay_to=schedule.decay_to,
         clip=schedule.clip,
         epsilon=schedule.epsilon,
+        keep_start=False,
         average=schedule.average,
         seconds=schedule.seconds or None,
     )

@@ -65,6 +65,7 @@ def build_stages(recipe: MultilabelRecipe) -> list[Stage]:
         weight_decay=recipe.weight_decay,
         patience=recipe.patience,
         clip=recipe.clip,
+        keep_start=False,
     )
     stages = [way]
     if recipe.clamped_epochs and not alone:

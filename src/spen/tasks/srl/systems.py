@@ -165,7 +165,9 @@ def stages(recipe: SrlRecipe, roles: int, core: tuple[int, ...]) -> list[Stage]:
         weight_decay=recipe.weight_decay,
         keep_start=True,
     )
-    held = clamped(objective, epochs=recipe.clamped_epochs, learning_rate=recipe.clamped_rate, clamp=CLAMP)
+    held = clamped(
+        objective, epochs=recipe.clamped_epochs, learning_rate=recipe.clamped_rate, clamp=CLAMP, keep_start=False
+    )
     return [first, replace(held, decay_to=recipe.decay), last]
 
 
