@@ -16,6 +16,8 @@ CONSTANTS = (bool, int, float, str, type(None), torch.SymInt, torch.SymFloat, to
 
 def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
     """The leaves of the tree and its structure. Dataclasses are nodes: they are made known to torch when first met."""
+    if isinstance(tree, Tensor):
+        return [tree], _LEAF
     leaves, structure = pytree.tree_flatten(tree)
     unknown = {type(leaf) for leaf in leaves if _is_dataclass(leaf)}
     if not unknown:
@@ -23,6 +25,17 @@ def flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
     for kind in unknown:
         _make_known(kind)
     return flatten(tree)
+
+
+def unflatten(leaves: Iterable[Any], structure: pytree.TreeSpec) -> Any:
+    """The tree with these leaves."""
+    if structure is _LEAF:
+        (leaf,) = leaves
+        return leaf
+    return pytree.tree_unflatten(leaves, structure)
+
+
+_LEAF = pytree.tree_flatten(torch.empty(0))[1]
 
 
 def strangers(tree: Any) -> list[type]:
@@ -33,7 +46,7 @@ def strangers(tree: Any) -> list[type]:
 def tree_map(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Apply ``function`` to every tensor; leave everything else as it is."""
     leaves, structure = flatten(tree)
-    return pytree.tree_unflatten([function(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure)
+    return unflatten([function(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves], structure)
 
 
 def tensors(tree: Any) -> list[Tensor]:

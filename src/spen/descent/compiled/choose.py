@@ -35,7 +35,7 @@ def times(
     precision: torch.dtype | None,
 ) -> Times:
     """Seconds of each way that works and agrees with the first, on random operands of the product's shapes."""
-    described = _described(product, device, layout, precision)
+    described = f"{_described(product, device, layout, precision)} | {' '.join(found)}"
     key = described, tuple(found)
     if key not in _known:
         stored = _stored().get(described)

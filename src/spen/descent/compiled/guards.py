@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import builtins
 import functools
+import operator
 import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -59,7 +60,7 @@ class Guarded:
 
     def _begin(self) -> None:
         import torch
-        import torch._dynamo as dynamo
+        from torch._dynamo.eval_frame import set_eval_frame
 
         # Dynamo keeps its graphs beside the code object: a copy of the code is a cache of our own. Globals of its own
         # let go of the graphs together with this object.
@@ -67,19 +68,27 @@ class Guarded:
         own = types.FunctionType(code, {**self.function.__globals__, "__builtins__": builtins}, code.co_name)
         self.entries.clear()
         self._compiled = torch.compile(own, backend=_capture, fullgraph=True, dynamic=False)
-        self._lookup = dynamo.run(own)
+        self._own, self._set_mode = own, set_eval_frame
 
     def __call__(self, *arguments: Any) -> tuple[Entry, tuple[Tensor, ...]]:
         if self.entries and self._methods.changed():
             self._begin()
         if self.entries:
             _found.latest = None
-            self._lookup(*arguments)  # runs the function itself if no graph fits
+            self._look_up(*arguments)
             if _found.latest is not None:
                 return _found.take()
         if len(self.entries) >= MANY_STATES:
             raise NotTraceable(f"{self.name} reads something that is different at every call. {INSTEAD}")
         return self._traced(*arguments)
+
+    def _look_up(self, *arguments: Any) -> None:
+        """As ``torch._dynamo.run`` does: where no graph fits the function itself runs."""
+        before = self._set_mode(False)
+        try:
+            self._own(*arguments)
+        finally:
+            self._set_mode(before)
 
     def _traced(self, *arguments: Any) -> tuple[Entry, tuple[Tensor, ...]]:
         import torch._dynamo as dynamo
@@ -90,6 +99,7 @@ class Guarded:
             "automatic_dynamic_shapes": False,  # a number that has changed becomes no input: it is guarded by value
             "specialize_float": True,
             "recompile_limit": MANY_STATES + 1,
+            "record_runtime_overhead": False,
         }
         try:
             with dynamo.config.patch(**options):
@@ -157,45 +167,58 @@ class Methods:
     """The Python functions of every class that an energy may call into, and the environment if it reads that."""
 
     def __init__(self) -> None:
-        self._classes: dict[type, int] = {}
-        self._functions: dict[tuple[type, str], tuple[Any, Any]] = {}
+        self._classes: dict[type, tuple[Mapping[str, Any], int, Callable[[Any], Any], Any]] = {}
+        self._functions: list[types.FunctionType] = []
+        self._codes: list[types.CodeType] = []
         self._environment: dict[Any, Any] | None = None
 
     def note(self, roots: Any) -> None:
         """Remember what is there now."""
         walk = _Walk(roots)
+        functions: dict[int, Any] = {}
         for owner in walk.classes:
-            self._classes[owner] = len(vars(owner))
-            for name, value in vars(owner).items():
-                if (code := _code(value)) is not None:
-                    self._functions[owner, name] = value, code
+            own = vars(owner)
+            names = [name for name, value in own.items() if _function(value) is not None]
+            if names:
+                get = operator.itemgetter(*names)
+                self._classes[owner] = own, len(own), get, get(own)
+            for name in names:
+                function = _function(own[name])
+                functions[id(function)] = function
+        self._functions = list(functions.values())
+        self._codes = [function.__code__ for function in self._functions]
         if walk.reads_environment:
             self._environment = dict(_environment())
 
     def changed(self) -> bool:
         """Whether a method was replaced or added, or an environment variable that may be read has changed."""
-        for (owner, name), (value, code) in self._functions.items():
-            if owner.__dict__.get(name) is not value or _code(value) is not code:
-                return True
-        if any(len(owner.__dict__) != size for owner, size in self._classes.items()):
+        try:
+            for own, size, get, known in self._classes.values():
+                if get(own) != known or len(own) != size:
+                    return True
+        except KeyError:
+            return True
+        if list(map(_code_of, self._functions)) != self._codes:
             return True
         return self._environment is not None and _environment() != self._environment
+
+
+_code_of = operator.attrgetter("__code__")
 
 
 def _environment() -> dict[Any, Any]:
     return os.environ._data  # type: ignore[attr-defined,no-any-return]
 
 
-def _code(value: Any) -> Any:
-    if isinstance(value, types.FunctionType):
-        return value.__code__
+def _function(value: Any) -> types.FunctionType | None:
+    """The Python function behind an attribute of a class."""
     if isinstance(value, staticmethod | classmethod):
-        return getattr(value.__func__, "__code__", None)
-    if isinstance(value, property):
-        return getattr(value.fget, "__code__", None)
-    if isinstance(value, functools.cached_property):
-        return getattr(value.func, "__code__", None)
-    return None
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    elif isinstance(value, functools.cached_property):
+        value = value.func
+    return value if isinstance(value, types.FunctionType) else None
 
 
 _OTHERS = {"torch", "numpy", "scipy", "pytest", "hypothesis", *sys.stdlib_module_names}

@@ -25,7 +25,6 @@ def for_host(program: GraphModule) -> GraphModule:
     if torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled:
         _narrow_gradients(program)
         _channels_last(program)
-        _norms_in_one_layout(program)
     _short_softplus(program)
     simplified(program)
     release_early(program)
@@ -58,25 +57,6 @@ def _channels_last(program: GraphModule) -> None:
                 )
             clones[weight].meta["val"] = value.clone(memory_format=torch.channels_last)
         node.replace_input_with(weight, clones[weight])
-
-
-_NORMS = (aten.native_group_norm_backward.default, aten.native_layer_norm_backward.default)
-
-
-def _norms_in_one_layout(program: GraphModule) -> None:
-    """torch's gradient of a group norm is wrong on a CPU where cotangent and input differ in their memory format."""
-    graph = program.graph
-    for node in list(graph.nodes):
-        if node.target not in _NORMS:
-            continue
-        with graph.inserting_before(node):
-            operands = [
-                graph.call_function(aten.clone.default, (a,), {"memory_format": torch.contiguous_format})
-                for a in node.args[:2]
-            ]
-        for clone, operand in zip(operands, node.args[:2], strict=True):
-            clone.meta["val"] = operand.meta["val"].contiguous()  # type: ignore[union-attr]
-        node.args = (*operands, *node.args[2:])
 
 
 def _narrow_gradients(program: GraphModule) -> None:

@@ -207,6 +207,7 @@ def _rewrite_convolution(graph: Graph, node: Node, precision: torch.dtype | None
             result = graph.call_function(
                 aten.add.Tensor, (result, graph.call_function(aten.view.default, (bias, [1, -1, 1, 1])))
             )
+    result.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(result)
     graph.erase_node(node)
 
@@ -224,6 +225,7 @@ def _rewrite_backward(graph: Graph, node: Node, precision: torch.dtype | None, l
                 part = graph.call_function(aten.sum.dim_IntList, (cotangent, [0, 2, 3]))
             else:
                 part = _restored(graph, graph.call_function(operator.getitem, (result, index)), precision)
+        part.meta["val"] = user.meta["val"]
         user.replace_all_uses_with(part)
         graph.erase_node(user)
     graph.erase_node(node)
@@ -237,5 +239,6 @@ def _rewrite_product(graph: Graph, node: Node, precision: torch.dtype) -> None:
         operands = [graph.call_function(aten._to_copy.default, (a,), {"dtype": precision}) for a in node.args]
         result = graph.call_function(node.target, tuple(operands))  # type: ignore[arg-type]
         result = _restored(graph, result, precision)
+    result.meta["val"] = node.meta["val"]
     node.replace_all_uses_with(result)
     graph.erase_node(node)

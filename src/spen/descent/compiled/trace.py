@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from spen import trees
 from spen.descent.compiled.guards import INSTEAD, Guarded, NotTraceable, reason
 from spen.descent.compiled.keep import alone, hand_over
+from spen.descent.compiled.norms import written_out
 from spen.descent.compiled.order import is_view, writes
 from spen.descent.compiled.pieces import Pieces, silenced
 from spen.descent.compiled.simplify import simplified, speaks_to_host
@@ -77,7 +78,9 @@ class Program:
         keep: bool = False,
         pieces: Pieces,
     ) -> None:
+        graph = written_out(graph)
         self.roles = Roles.of(potential, point, tensors)
+        self._point = point.detach()
         self.pieces = pieces
         moving = [i for _, i in self.roles.features]
         others = [i for i in range(len(tensors)) if i != self.roles.point and i not in moving]
@@ -123,6 +126,11 @@ class Program:
 
     def gradient(self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
         """(∇E, E) at a point, and what the product there wants back."""
+        if (point.shape[1:], point.dtype) != (self._point.shape[1:], self._point.dtype):
+            raise RuntimeError(
+                f"the domain yields points of shape {tuple(point.shape)} and {point.dtype}; the program was made for "
+                f"{tuple(self._point.shape)} and {self._point.dtype}: a program is made for one domain"
+            )
         inputs = [point.detach().contiguous(), *self._inputs(tensors, potential)]
         with torch.no_grad():
             parts = [self._gradient(*self._cut(inputs, rows, 1 + self._moving)) for rows, _ in self.pieces]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from spen import trees
 from spen.descent.gradients.checkpointed import Checkpointed
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
 from spen.descent.gradients.replay import Replayed, Tape, refuse_replica, replayed_by
@@ -108,9 +108,11 @@ class Compiled(GradientStrategy):
     ) -> Ready | None:
         """The program for the present state of the energy, with the tensors it reads now; None: not yet."""
         refuse_replica(potential)
-        slots = self._slots.setdefault(potential.energy, {})
-        cut = plain_numbers(potential.detached())
-        key = (differentiated, *_key(descend, cut, start))
+        slots = self._slots.get(potential.energy)
+        if slots is None:
+            slots = self._slots[potential.energy] = {}
+        cut, key = _cut(potential)
+        key = (differentiated, _signature(start), descend.keep_gradients, descend.stop is None, *key)
         slot = slots.get(key)
         if slot is None:
             slot = slots[key] = _Slot()
@@ -125,21 +127,22 @@ class Compiled(GradientStrategy):
         from spen.descent.compiled.pieces import Pieces
         from spen.descent.compiled.trace import Bound, evaluate
 
-        with torch.no_grad():
-            z = descend.domain.enter(start.detach())
-            whole = descend.point(z, descend.domain.output(z))
         pieces = Pieces(start.shape[0], self.rows)
         one = cut if pieces.number == 1 else cut.detached(torch.arange(pieces.size, device=start.device))
-        point = whole[: pieces.size].detach().requires_grad_()
-        if slot.energy is None:
-            self._look(one, point, differentiated)
+        if slot.energy is None or slot.point is None:
+            with torch.no_grad():
+                z = descend.domain.enter(start.detach())
+                whole = descend.point(z, descend.domain.output(z))
+            slot.point = whole[: pieces.size].detach().requires_grad_()
+            self._look(one, slot.point, differentiated)
             slot.energy = Guarded(evaluate, f"the energy {type(cut.energy).__name__}")
+        # Guards look at the type and shape of the point, not at its values: any will do.
         with torch.enable_grad():
-            entry, tensors = slot.energy(cut.energy, cut.view, point, one.features)
+            entry, tensors = slot.energy(cut.energy, cut.view, slot.point, one.features)
         if entry.built is None:
-            self._look(one, point, differentiated)
+            self._look(one, slot.point, differentiated)
             product = self.through.product if differentiated else None
-            entry.built = self._made(entry.graph, one, point, tensors, product, pieces)
+            entry.built = self._made(entry.graph, one, slot.point, tensors, product, pieces)
         program: Program = entry.built
         if not program.roles.fits(one, tensors):
             raise RuntimeError(f"the parameters of {type(cut.energy).__name__} are not in the order they were in")
@@ -227,6 +230,7 @@ class _Slot:
     """What is known for inputs of one shape."""
 
     met: int = 0
+    point: Tensor | None = None  # of the shape of those where the gradient is taken
     energy: Guarded | None = None
     loop: Guarded | None = None
     recorders: dict[Any, Recorder] = field(default_factory=dict)
@@ -257,20 +261,24 @@ def walk(domain: Any, rule: Any, stop: Any, start: Tensor) -> list[Tensor]:
     return [y, *seen]
 
 
-def plain_numbers(potential: Potential) -> Potential:
-    """Numbers of numpy among the features as Python's, which they are equal to: Dynamo takes them for tensors."""
-    leaves = pytree.tree_leaves(potential.features)
-    if not any(isinstance(leaf, np.generic) for leaf in leaves):
-        return potential
-    number = lambda leaf: leaf.item() if isinstance(leaf, np.generic) else leaf  # noqa: E731
-    return replace(potential, features=pytree.tree_map(number, potential.features))
+def _cut(potential: Potential) -> tuple[Potential, Key]:
+    """The potential with features cut off from F, and what programs depend on in them, in one pass over the tree.
 
-
-def _key(descend: Descend, cut: Potential, start: Tensor) -> Key:
-    leaves, spec = pytree.tree_flatten(cut.features)
-    features = tuple((_signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    modes = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic)
-    return _signature(start), spec, features, descend.keep_gradients, descend.stop is None, modes
+    Numbers of numpy become Python's, which they are equal to: Dynamo takes them for tensors.
+    """
+    leaves, structure = trees.flatten(potential.features)
+    own: list[Any] = []
+    key: list[Any] = [structure]
+    for leaf in leaves:
+        if isinstance(leaf, Tensor):
+            own.append(leaf.detach().requires_grad_(leaf.requires_grad))
+            key.append((*_signature(leaf), leaf.stride()))
+        else:
+            own.append(leaf.item() if isinstance(leaf, np.generic) else leaf)
+            key.append(leaf)
+    cudnn = torch.backends.cudnn
+    key += [torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic]
+    return replace(potential, features=trees.unflatten(own, structure)), tuple(key)
 
 
 def _signature(tensor: Tensor) -> Key:

@@ -89,7 +89,9 @@ class Tape:
         refuse_replica(self.potential)
         parts = (self.descend.rule, self.descend.domain)
         self.learned = [p for part in parts for p in part.parameters() if p.requires_grad]
-        self.held = Held(self.potential.energy, *parts)  # to be put back around ``pull_back``
+        # To be put back around ``pull_back``. A program has tensors of its own, and asks no module for them.
+        evaluated = [self.potential.energy] if self.gradient is Potential.gradient else []
+        self.held = Held(*evaluated, *parts)
         if self.potential.energy in _drawing:
             self.potential = replace(self.potential, draws=True)
 
@@ -195,8 +197,8 @@ class _Replay(torch.autograd.Function):
 
 
 def refuse_replica(potential: Potential) -> None:
-    """A gradient for each parameter needs to know the parameters."""
-    if is_replica(potential.energy):
+    """A gradient for each parameter needs to know the parameters, of which a copy has none."""
+    if not potential.learned and is_replica(potential.energy):
         raise ValueError(
             "nn.DataParallel hands out copies without parameters, so the energy would get no gradient: "
             "use DistributedDataParallel, or gradient=Exact()"
