@@ -20,7 +20,7 @@ from spen.descent.loop import Descend
 from spen.descent.potential import Potential
 from spen.domains import Reals
 from spen.energies import Energy
-from spen.gradients import Auto, Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse
+from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse
 from spen.rules import Momentum
 from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model
 from tests.helpers import gradients, prior
@@ -225,16 +225,3 @@ def _trajectory(model: spen.SPEN, x: Tensor, masked: bool) -> spen.Trajectory:
     with torch.no_grad():
         path = descend(potential.detached(), start)
         return spen.Trajectory.of(path, minimizer.domain, minimizer.rule.steps, potential, start, gradients=True)
-
-
-def test_auto_lets_programs_compete_when_asked() -> None:
-    energy, x = prior(size=3), torch.rand(2, 1, 8, 9)
-    told = {}
-    for compiled in (False, True):
-        auto = Auto(compiled=compiled)
-        found = gradients(energy, auto, x)
-        told[compiled] = auto.explain()
-        assert float((found - gradients(energy, Exact(), x)).norm()) < 1e-2 * float(found.norm())
-    assert "Compiled" not in told[False]
-    assert "Compiled(Checkpointed()): " in told[True]
-    assert "Compiled(ForwardOverReverse()): " in told[True]

@@ -115,7 +115,7 @@ def _check_corners(potential: Potential, y: Tensor) -> None:
 def _check_second_derivative(potential: Potential, y: Tensor, tolerance: float) -> None:
     direction = _direction(y)
     try:
-        product, _ = exact_product(potential, y, direction)
+        product, _ = exact_product(potential, y, direction, search=True)
     except NotTwiceDifferentiable as error:
         raise ContractError(str(error)) from None
     reach = 1e-5 if y.dtype == torch.float64 else 1e-2
