@@ -18,7 +18,7 @@ import spen
 from spen.descent.bundle_entropy import BundleEntropy
 from spen.domains import Box, Reals
 from spen.energies import EntropySmoothed, Sum
-from spen.gradients import Checkpointed
+from spen.gradients import Auto, Checkpointed
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Energy
 from spen.rules import GradientDescent
@@ -65,6 +65,19 @@ def test_the_run_folder_says_what_was_done(whole: Run) -> None:
     assert description["hardware"]
     assert not list(whole.folder.rglob("*.ckpt"))
     assert not list(whole.folder.rglob("*.pkl"))
+
+
+def test_the_run_folder_says_which_strategy_was_chosen(tmp_path: Path) -> None:
+    model, (train, dev) = toy.build_model(), toy.build_data()
+    model.minimizer.gradient = Auto()
+    run = fit(model, [joint(EndToEnd(squared_error), epochs=1)], train, dev, toy.MSE(), out=tmp_path, progress=False)
+    assert run is not None
+    (choice,) = json.loads((run.folder / "strategy.json").read_text())
+    assert (choice["strategy"], choice["energy"], choice["steps"]) == ("Exact()", "EntropySmoothed", 3)
+    again = toy.build_model()
+    again.minimizer.gradient = Auto.from_choice(choice)
+    again(torch.randn(8, 6)).output.sum().backward()
+    assert again.minimizer.gradient.explain().endswith("given by an earlier choice")
 
 
 def test_the_best_model_scores_what_the_log_says(whole: Run) -> None:

@@ -10,6 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
+from spen.descent.gradients.auto import Auto
 from spen.model import SPEN
 from spen.training.checkpoints import load_weights, save_weights
 from spen.training.health import NO_LOSS
@@ -118,6 +119,9 @@ class EpochEnd(pl.Callback):
             "reports": reports,
         }
         self.run.record(entry)
+        strategy = module.model.minimizer.gradient
+        if isinstance(strategy, Auto):
+            self.run.note_choices(strategy.choices())
         if self.lines:
             say(_line(self.stage, entry, seconds))
         for report in reports:

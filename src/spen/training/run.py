@@ -98,6 +98,12 @@ class Run:
                     file.write(b"\n")
             file.write(json.dumps(entry).encode() + b"\n")
 
+    def note_choices(self, choices: list[dict[str, Any]]) -> None:
+        """Write down which strategies ``Auto`` has chosen; ``Auto.from_choice`` uses them again."""
+        path = self.folder / "strategy.json"
+        if choices and (not path.exists() or _read(path) != choices):
+            _write(path, choices)
+
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a line cut short by a crash is left out."""
         path = self.folder / "metrics.jsonl"

@@ -170,8 +170,8 @@ class Auto(GradientStrategy):
         if not self.measure or isinstance(choice.strategy, FiniteDifference):
             return []
         found: list[GradientStrategy] = []
-        if device.type == "cpu":
-            found += [Exact(), Checkpointed(), *([Compiled(keep=True, patience=0)] if self.compiled else [])]
+        if self.compiled and device.type == "cpu":
+            found.append(Compiled(keep=isinstance(choice.strategy, Exact), patience=0))
         elif self.compiled:
             found += [
                 Compiled(through, keep=keep, patience=0)
