@@ -43,7 +43,7 @@ def test_more_clues_more_steps_and_one_more_rule_help(printed: tuple[str, Path])
         assert shares("12 clues", text)[1] < shares("24 clues", text)[1]
         assert shares("T = 1 ", text)[1] < shares("T = 10", text)[1]
         assert shares("as trained", text)[1] < shares("with the diagonals", text)[1]
-        assert "the fastest of" in text
+        assert "Exact() for EntropySmoothed on cpu: double backprop holds about " in text
 
 
 def test_the_pictures_are_drawn_and_shown(printed: tuple[str, Path]) -> None:

@@ -60,7 +60,7 @@ def lines(model: str, report: Report) -> list[str]:
         f"{model}, batch {report.batch}, {report.steps} {steps}, on {report.device}: {report.fastest} is the fastest"
     ]
     if report.chosen not in ("", report.fastest):
-        text[0] += f"; Auto would use {report.chosen}, about as fast and exact or leaner"
+        text[0] += f"; Auto would use {report.chosen} at first"
     possible = [t for t in report.strategies if t.milliseconds is not None]
     width = max(len(t.strategy) for t in report.strategies)
     for t in sorted(possible, key=lambda t: t.milliseconds or 0.0):

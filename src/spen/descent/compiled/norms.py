@@ -1,7 +1,7 @@
 """Normalisations written out, so that forward mode differentiates them without cancellation.
 
-torch's own tangent of a group norm subtracts squares of means: with activations of 30 ± 1 in float32 it loses two digits
-more than the formula below. In a fused program on a GPU it came out wrong altogether.
+torch's own tangent of a group norm subtracts squares of means: with activations of 30 ± 1 in float32 it loses two
+digits more than the formula below. In a fused program on a GPU it came out wrong altogether.
 """
 
 from __future__ import annotations
