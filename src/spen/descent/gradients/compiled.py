@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from spen.descent.compiled.shapes import Key, modes, signature, structure
 from spen.descent.gradients.checkpointed import Checkpointed
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
 from spen.descent.gradients.replay import Replayed, Tape, refuse_replica, replayed_by
@@ -24,8 +25,6 @@ if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs 
     from spen.descent.compiled.graphs import Recorder
     from spen.descent.compiled.guards import Guarded
     from spen.descent.compiled.trace import Bound, Program
-
-Key = tuple[Any, ...]
 
 
 class Compiled(GradientStrategy):
@@ -267,11 +266,4 @@ def plain_numbers(potential: Potential) -> Potential:
 
 
 def _key(descend: Descend, cut: Potential, start: Tensor) -> Key:
-    leaves, spec = pytree.tree_flatten(cut.features)
-    features = tuple((_signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    modes = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.deterministic)
-    return _signature(start), spec, features, descend.keep_gradients, descend.stop is None, modes
-
-
-def _signature(tensor: Tensor) -> Key:
-    return tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad
+    return signature(start), *structure(cut.features), descend.keep_gradients, descend.stop is None, modes()
