@@ -107,6 +107,11 @@ def agree(found: list[Tensor], expected: list[Tensor], tolerance: float = 1e-12)
         torch.testing.assert_close(f, e, rtol=tolerance, atol=tolerance)
 
 
+def made_for(network: nn.Module, **options: Any) -> Derivatives:
+    """Operation by operation: the C++ compiler takes ten seconds for each program."""
+    return Derivatives(network, **{"compile": True, "fuse": False, **options})
+
+
 def compiled(d: Derivatives) -> bool:
     return "compiled" in d.explain()
 
@@ -117,7 +122,7 @@ def compiled(d: Derivatives) -> bool:
 @pytest.mark.parametrize("kind", FEATURES)
 def test_the_gradient_and_what_training_makes_of_it(kind: str) -> None:
     network, features, y = Net(), FEATURES[kind](), made(BATCH, N)
-    d, by = Derivatives(network), leaves(network, y, features)
+    d, by = made_for(network), leaves(network, y, features)
     expected = plain(network, y, features)
     wanted = derived(loss(*expected), by)
     for _ in range(CALLS):
@@ -130,7 +135,7 @@ def test_the_gradient_and_what_training_makes_of_it(kind: str) -> None:
 @pytest.mark.parametrize("kind", FEATURES)
 def test_the_product_is_that_of_the_hessian_and_of_the_mixed_derivatives(kind: str) -> None:
     network, features, y, v = Net(), FEATURES[kind](), made(BATCH, N), made(BATCH, N, grad=False)
-    d, by = Derivatives(network), leaves(network, y, features)
+    d, by = made_for(network), leaves(network, y, features)
     expected = derived((plain(network, y, features)[1] * v).sum(), by)
     reached = [t for t in spen.trees.tensors(features) if t.requires_grad]
     for _ in range(CALLS):
@@ -139,12 +144,12 @@ def test_the_product_is_that_of_the_hessian_and_of_the_mixed_derivatives(kind: s
         agree([hv, *found, *cross.parameters.values()], expected)
         assert list(cross.parameters) == [name for name, _ in network.named_parameters()]
         assert len(found) == len(reached)
-        agree([d.curvature(y, v, features)], expected[:1])
+        agree([d.curvature(y, v, features)[2]], expected[:1])
     assert compiled(d), d.explain()
 
 
 def test_the_structure_of_the_mixed_derivatives_is_that_of_the_features() -> None:
-    d, y = Derivatives(Net()), made(BATCH, N)
+    d, y = made_for(Net()), made(BATCH, N)
     for _ in range(CALLS):
         assert d.product(y, y, FEATURES["dict"]())[1].features["shift"] is None
         cross = d.product(y, y, FEATURES["dataclass"]())[1]
@@ -157,20 +162,20 @@ def test_the_structure_of_the_mixed_derivatives_is_that_of_the_features() -> Non
 @pytest.mark.parametrize("kind", ["none", "dict"])
 def test_curvature_and_product_can_be_differentiated(kind: str) -> None:
     network, features, y, v = Net(), FEATURES[kind](), made(BATCH, N), made(BATCH, N)
-    d, by = Derivatives(network), [*leaves(network, y, features), v]
+    d, by = made_for(network), [*leaves(network, y, features), v]
     gradient = plain(network, y, features)[1]
     (hv,) = torch.autograd.grad(gradient, y, v, create_graph=True)
     (weight,) = torch.autograd.grad(gradient, network.first.weight, v, create_graph=True)
     expected, both = derived((hv**2).sum(), by, retain_graph=True), derived((hv**2).sum() + (weight**3).sum(), by)
     for _ in range(CALLS):
-        agree(derived((d.curvature(y, v, features) ** 2).sum(), by), expected)
+        agree(derived((d.curvature(y, v, features)[2] ** 2).sum(), by), expected)
         product, cross = d.product(y, v, features)
         agree(derived((product**2).sum() + (cross.parameters["first.weight"] ** 3).sum(), by), both)
 
 
 def test_third_derivatives_are_there() -> None:
     network, y = Net(), made(BATCH, N)
-    d, by = Derivatives(network), [y, *network.parameters()]
+    d, by = made_for(network), [y, *network.parameters()]
     second = torch.autograd.grad(plain(network, y, None)[1][:, 0].sum(), y, create_graph=True)[0]
     expected = derived((second[:, 0] ** 2).sum(), by)
     for _ in range(CALLS):
@@ -181,7 +186,7 @@ def test_third_derivatives_are_there() -> None:
 def test_gradcheck() -> None:
     network, y, v = Net(), made(2, N), made(2, N)
     features = made(2, N)
-    d = Derivatives(network)
+    d = made_for(network)
     for _ in range(CALLS):
         d.gradient(y, features), d.curvature(y, v, features)
     assert torch.autograd.gradcheck(d.gradient, (y, features))
@@ -192,17 +197,18 @@ def test_gradcheck() -> None:
 
 def test_one_of_the_two_results_is_enough_for_a_backward_pass() -> None:
     network, y = Net(), made(BATCH, N)
-    d, by = Derivatives(network), [y, *network.parameters()]
+    d, by = made_for(network), [y, *network.parameters()]
     value, gradient = plain(network, y, None)
     expected = [derived((r**2).sum(), by, retain_graph=True) for r in (value, gradient)]
     for _ in range(CALLS):
         for i in range(2):
             agree(derived((d.gradient(y)[i] ** 2).sum(), by), expected[i])
+            agree(derived((d.curvature(y, y.detach())[i] ** 2).sum(), by), expected[i])
 
 
 def test_features_made_from_y_and_from_the_parameters_count_once() -> None:
     network, y = Net(), made(BATCH, N)
-    d, by = Derivatives(network), [y, *network.parameters()]
+    d, by = made_for(network), [y, *network.parameters()]
 
     def features() -> Tensor:
         return y**2 + network.first.weight.sum(0)
@@ -219,7 +225,7 @@ def test_features_made_from_y_and_from_the_parameters_count_once() -> None:
 
 def test_y_may_be_a_feature_and_the_result_of_another_network() -> None:
     network, encoder, x = Net(), nn.Linear(N, N).double(), made(BATCH, N, grad=False)
-    d, by = Derivatives(network), [*encoder.parameters(), *network.parameters()]
+    d, by = made_for(network), [*encoder.parameters(), *network.parameters()]
     y = encoder(x)
     expected = derived(loss(*plain(network, y, y)), by)
     for _ in range(CALLS):
@@ -230,7 +236,7 @@ def test_y_may_be_a_feature_and_the_result_of_another_network() -> None:
 
 def test_tied_weights_get_the_sum_and_one_name() -> None:
     shared = nn.Linear(8, 8)
-    d = Derivatives(nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(8, 1)).double())
+    d = made_for(nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(8, 1)).double())
     y = made(BATCH, 8)
     expected = derived(loss(*plain(d.network, y, None)), [shared.weight])
     for _ in range(CALLS):
@@ -241,7 +247,7 @@ def test_tied_weights_get_the_sum_and_one_name() -> None:
 def test_what_requires_no_gradient_gets_none() -> None:
     network, y = Net(), made(BATCH, N, grad=False)
     network.first.requires_grad_(False)
-    d = Derivatives(network)
+    d = made_for(network)
     for _ in range(CALLS):
         loss(*d.gradient(y)).backward()
         assert network.first.weight.grad is None
@@ -255,7 +261,7 @@ def test_what_requires_no_gradient_gets_none() -> None:
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_no_graph_is_kept_where_none_is_wanted(mode: Callable[[], Any]) -> None:
     network, y, features = Net(), made(BATCH, N), made(BATCH, N)
-    d = Derivatives(network)
+    d = made_for(network)
     expected = plain(network, y, features)
     for _ in range(CALLS):
         with mode():
@@ -269,7 +275,7 @@ def test_no_graph_is_kept_where_none_is_wanted(mode: Callable[[], Any]) -> None:
 @pytest.mark.parametrize("shape", [(), (2, 2), (BATCH, 1)])
 def test_a_network_may_return_numbers_of_any_shape(shape: tuple[int, ...]) -> None:
     network = Function(lambda z: z.sin().sum().expand(shape) * torch.ones(shape, dtype=z.dtype))
-    d, y = Derivatives(network), made(BATCH, N)
+    d, y = made_for(network), made(BATCH, N)
     value, gradient = plain(network, y, None)
     expected = derived(value.sum() + (gradient**2).sum(), [y, network.weight])
     for _ in range(CALLS):
@@ -285,9 +291,9 @@ def test_simple_functions(function: Callable[[Tensor], Tensor]) -> None:
     with torch.no_grad():
         network.weight.fill_(1)
     network.weight.requires_grad_(False)
-    d, y, v = Derivatives(network), made(BATCH, N), made(BATCH, N)
+    d, y, v = made_for(network), made(BATCH, N), made(BATCH, N)
     for _ in range(CALLS):
-        hv = d.curvature(y, v)
+        *_, hv = d.curvature(y, v)
         torch.testing.assert_close(hv, v if function(v).abs().max() != v.sum(1).abs().max() else torch.zeros_like(v))
         before = v.detach().clone()
         hv.detach().zero_()
@@ -297,7 +303,7 @@ def test_simple_functions(function: Callable[[Tensor], Tensor]) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_types_are_kept(dtype: torch.dtype) -> None:
     network, y = Net().to(dtype), torch.randn(BATCH, N, dtype=dtype)
-    d = Derivatives(network)
+    d = made_for(network)
     expected = [t.detach() for t in plain(network, y, None)]
     for _ in range(CALLS):
         found = d.gradient(y)
@@ -307,18 +313,18 @@ def test_types_are_kept(dtype: torch.dtype) -> None:
 
 def test_a_batch_without_examples() -> None:
     network = Net()
-    d = Derivatives(network)
+    d = made_for(network)
     for _ in range(CALLS):
         value, gradient = d.gradient(made(0, N))
         assert (value.shape, gradient.shape) == ((0,), (0, N))
         loss_ = value.sum() + gradient.sum()
         loss_.backward()
-        assert d.curvature(made(0, N), torch.zeros(0, N, dtype=torch.float64)).shape == (0, N)
+        assert d.curvature(made(0, N), torch.zeros(0, N, dtype=torch.float64))[2].shape == (0, N)
 
 
 def test_memory_of_y_in_any_order() -> None:
     network = Net()
-    d, y = Derivatives(network), made(N, BATCH)
+    d, y = made_for(network), made(N, BATCH)
     for _ in range(CALLS):
         agree(list(d.gradient(y.T)), list(plain(network, y.T, None)))
 
@@ -338,11 +344,35 @@ def test_a_graph_of_atoms() -> None:
 
     network, y = Molecules(), made(6, 3)
     features = (torch.tensor([0, 0, 1, 3, 4]), torch.tensor([1, 2, 2, 4, 5]), torch.tensor([0, 0, 0, 1, 1]))
-    d, by = Derivatives(network), [y, *network.parameters()]
+    d, by = made_for(network), [y, *network.parameters()]
     expected = derived(loss(*plain(network, y, features)), by)
     for _ in range(CALLS):
         agree(derived(loss(*d.gradient(y, features)), by), expected)
     assert compiled(d), d.explain()
+
+
+@pytest.mark.slow
+def test_fused_programs() -> None:
+    """What is cheap is made again in the backward pass, and not kept."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    network, y = Net().to(device), made(BATCH, N).detach().to(device).requires_grad_()
+    d, by = Derivatives(network, compile=True, patience=0), [y, *network.parameters()]
+    expected = derived(loss(*plain(network, y, None)), by)
+    for _ in range(3):
+        agree(derived(loss(*d.gradient(y)), by), expected)
+    assert compiled(d), d.explain()
+
+
+def test_a_compiler_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("no compiler here\nand more")
+
+    monkeypatch.setattr("torch._inductor.compile", fails)
+    network, y = Net(), made(BATCH, N)
+    d = Derivatives(network, compile=True)
+    for _ in range(CALLS):
+        agree(list(d.gradient(y)), list(plain(network, y, None)))
+    assert "the network Net cannot be compiled: no compiler here" in d.explain()
 
 
 # ── guards ──
@@ -350,7 +380,7 @@ def test_a_graph_of_atoms() -> None:
 
 def test_a_change_of_what_the_network_reads_is_seen() -> None:
     network, y = Net(), made(BATCH, N)
-    d, by = Derivatives(network), [y, *network.parameters()]
+    d, by = made_for(network), [y, *network.parameters()]
     for beta in (1.0, 30.0, 1.0, -2.0):
         network.config.inner.beta = beta
         for _ in range(3):
@@ -362,7 +392,7 @@ def test_a_change_of_what_the_network_reads_is_seen() -> None:
 
 def test_a_state_that_changed_before_the_backward_pass_does_not_change_it() -> None:
     network, y = Net(), made(BATCH, N)
-    d, by = Derivatives(network), [y, *network.parameters()]
+    d, by = made_for(network), [y, *network.parameters()]
     expected = derived(loss(*plain(network, y, None)), by)
     for _ in range(CALLS):
         found = loss(*d.gradient(y))
@@ -373,7 +403,7 @@ def test_a_state_that_changed_before_the_backward_pass_does_not_change_it() -> N
 
 def test_weights_that_were_replaced_or_trained_are_read_anew() -> None:
     network, y = Net(), made(BATCH, N)
-    d = Derivatives(network)
+    d = made_for(network)
     for i in range(2 * CALLS):
         agree(list(d.gradient(y)), list(plain(network, y, None)))
         with torch.no_grad():
@@ -384,7 +414,7 @@ def test_weights_that_were_replaced_or_trained_are_read_anew() -> None:
 
 def test_a_weight_written_between_forward_and_backward_is_an_error() -> None:
     network, y = Net(), made(BATCH, N)
-    d = Derivatives(network)
+    d = made_for(network)
     for _ in range(CALLS):
         value, gradient = d.gradient(y)
         with torch.no_grad():
@@ -396,7 +426,7 @@ def test_a_weight_written_between_forward_and_backward_is_an_error() -> None:
 def test_random_numbers_and_running_statistics_stay_as_they_are() -> None:
     for layer, why in ((nn.Dropout(0.5), "draws random numbers"), (nn.BatchNorm1d(8), "writes into a tensor")):
         network = nn.Sequential(nn.Linear(N, 8), layer, nn.Tanh(), nn.Linear(8, 1)).double()
-        d, y, reference = Derivatives(network), made(BATCH, N), copy.deepcopy(network)
+        d, y, reference = made_for(network), made(BATCH, N), copy.deepcopy(network)
         for _ in range(CALLS):
             torch.manual_seed(1)
             found = [*d.gradient(y)]
@@ -419,7 +449,7 @@ def test_a_network_that_counts_its_calls_stays_plain() -> None:
             return super().forward(y, features) * self.calls
 
     network, y = Counting(), made(BATCH, N)
-    d = Derivatives(network)
+    d = made_for(network)
     for _ in range(CALLS):
         found, calls = d.gradient(y), network.calls
         network.calls = calls - 1
@@ -440,7 +470,7 @@ def test_a_once_differentiable_operation_is_refused_where_it_would_be_wrong() ->
             return 2 * ctx.saved_tensors[0] * bar[:, None]
 
     network, y = Function(Square.apply), made(BATCH, N)
-    d = Derivatives(network)
+    d = made_for(network)
     sentence = (
         "the network Function has no second derivative: Square can be differentiated only once. "
         "Its gradient alone is there under torch.no_grad()"
@@ -459,7 +489,7 @@ def test_a_once_differentiable_operation_is_refused_where_it_would_be_wrong() ->
 
 def test_shapes_that_do_not_come_back_and_shapes_too_many_stay_plain() -> None:
     network = Net()
-    d = Derivatives(network, shapes=2)
+    d = made_for(network, shapes=2)
     for _ in range(3):
         for batch in range(1, 6):
             y = made(batch, N)
@@ -472,7 +502,7 @@ def test_shapes_that_do_not_come_back_and_shapes_too_many_stay_plain() -> None:
 
 def test_a_network_that_cannot_be_traced_says_why() -> None:
     network = Function(lambda z: z.sin().sum(1) * (1 if z.sum().item() > 0 else 2))
-    d, y = Derivatives(network), made(BATCH, N)
+    d, y = made_for(network), made(BATCH, N)
     for _ in range(CALLS):
         agree(list(d.gradient(y)), list(plain(network, y, None)))
         y = -y.detach()
@@ -480,10 +510,11 @@ def test_a_network_that_cannot_be_traced_says_why() -> None:
     assert "Compiled" not in d.explain()
 
 
-def test_compile_false_and_autocast_are_plain() -> None:
+def test_compile_false_autocast_and_a_cpu_are_plain() -> None:
     network, y = Net().float(), torch.randn(BATCH, N)
-    d, never = Derivatives(network), Derivatives(network, compile=False)
+    d, never = made_for(network), made_for(network, compile=False)
     for _ in range(CALLS):
+        agree(list(Derivatives(network).gradient(y)), list(plain(network, y, None)), 1e-5)
         agree(list(never.gradient(y)), list(plain(network, y, None)), 1e-5)
         with torch.autocast("cpu", torch.bfloat16):
             agree(list(d.gradient(y)), list(plain(network, y, None)), 1e-5)
@@ -491,7 +522,7 @@ def test_compile_false_and_autocast_are_plain() -> None:
 
 
 def test_within_torch_func() -> None:
-    d = Derivatives(Net())
+    d = made_for(Net())
     y = made(BATCH, N, grad=False)
     for _ in range(CALLS):
         d.gradient(y)
@@ -505,13 +536,13 @@ def test_within_torch_func() -> None:
 
 def test_arguments_are_checked() -> None:
     y = made(BATCH, N)
-    d = Derivatives(Net())
+    d = made_for(Net())
     with pytest.raises(
         TypeError, match="network must be an nn.Module .* not a lambda function; wrap the function in a"
     ):
-        Derivatives(lambda y: y.sum(1))  # type: ignore[arg-type]
+        made_for(lambda y: y.sum(1))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="Derivatives needs patience ≥ 0 and shapes ≥ 1, not -1 and 32"):
-        Derivatives(Net(), patience=-1)
+        made_for(Net(), patience=-1)
     with pytest.raises(TypeError, match="y must be a tensor of floating-point numbers, not torch.int64"):
         d.gradient(torch.zeros(2, 3, dtype=torch.long))
     with pytest.raises(
@@ -519,24 +550,24 @@ def test_arguments_are_checked() -> None:
     ):
         d.product(y, y[:2])
     with pytest.raises(ValueError, match="the network Function does not depend on y: it has no gradient"):
-        Derivatives(Function(lambda z: torch.ones(BATCH))).gradient(y)
+        made_for(Function(lambda z: torch.ones(BATCH))).gradient(y)
     with pytest.raises(
         TypeError, match="the network Function must return a tensor of floating-point numbers, not tuple"
     ):
-        Derivatives(Function(lambda z: (z, z))).gradient(y)  # type: ignore[arg-type,return-value]
+        made_for(Function(lambda z: (z, z))).gradient(y)  # type: ignore[arg-type,return-value]
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes cannot be multiplied"):
         d.gradient(made(BATCH, N + 1))
 
 
 def test_it_can_be_copied_saved_and_printed() -> None:
-    d, y = Derivatives(Net()), made(BATCH, N)
+    d, y = made_for(Net()), made(BATCH, N)
     for _ in range(CALLS):
         d.gradient(y)
     for again in (copy.deepcopy(d), pickle.loads(pickle.dumps(d))):
         assert again.network is not d.network
         for _ in range(CALLS):
             agree(list(again.gradient(y)), list(d.gradient(y)))
-    assert repr(d) == "Derivatives(Net)"
+    assert repr(d) == "Derivatives(Net, compile=True, fuse=False)"
     assert repr(Derivatives(Net(), compile=False)) == "Derivatives(Net, compile=False)"
 
 
@@ -553,12 +584,12 @@ def test_it_is_there_after_importing_spen_and_brings_no_compiler() -> None:
 def test_the_residual_of_burgers_equation() -> None:
     """u_t + u u_x − ν u_xx, and its gradient for training."""
     network = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1)).double()
-    d, xt = Derivatives(network), torch.rand(BATCH, 2, dtype=torch.float64)
+    d, xt = made_for(network), torch.rand(BATCH, 2, dtype=torch.float64)
     along_x = torch.tensor([1.0, 0.0], dtype=torch.float64).expand_as(xt).contiguous()
 
     def residual() -> Tensor:
-        u, g = d.gradient(xt)
-        return g[:, 1] + u.squeeze(1) * g[:, 0] - 0.01 * d.curvature(xt, along_x)[:, 0]
+        u, g, h = d.curvature(xt, along_x)
+        return g[:, 1] + u.squeeze(1) * g[:, 0] - 0.01 * h[:, 0]
 
     at = xt.clone().requires_grad_()
     u, g = plain(network, at, None)

@@ -30,7 +30,7 @@ MANY_SHAPES = 4096
 """Shapes that are remembered: from there on new ones are not counted."""
 
 GRADIENT, CURVATURE, PRODUCT = "gradient", "curvature", "product"
-_PULLED = {GRADIENT: (0, 1), CURVATURE: (0,), PRODUCT: ()}  # the results whose backward pass is a program
+_PULLED = {GRADIENT: (0, 1), CURVATURE: (0, 1, 2), PRODUCT: ()}  # the results whose backward pass is a program
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,22 @@ class Derivatives:
     other tensor that the network reads. The first backward pass of ``gradient`` and of ``curvature`` is a program too;
     further ones, and that of ``product``, run operation by operation. Under ``torch.no_grad()`` no graph is kept.
 
-    A shape is compiled when it comes back: its first ``patience`` calls run plainly, and so does the next one, which is
-    watched. After ``shapes`` shapes new ones stay plain. Calls run plainly as well with ``compile=False``, under
-    autocast, within ``torch.compile``, under ``torch.func``, for a batch without examples, and for networks that cannot
-    be traced, draw random numbers, or change their own state. The values are the same; ``explain()`` says why.
+    ``compile`` is None: on a GPU. True: on a CPU too, which takes a C++ compiler and ten seconds for each shape; False:
+    never. Programs are fused by torch.compile's backend, and their kernels launched one by one; with ``fuse=False``
+    they run operation by operation, which needs no compiler and is about as fast as autograd.
 
-    On a GPU the programs are fused by torch.compile's backend, on a CPU with ``fuse=True`` (it needs a C++ compiler,
-    and some seconds for each shape). Fused kernels are launched one by one: no CUDA graph holds them.
+    A shape is compiled when it comes back: its first ``patience`` calls run plainly, and so does the next one, which is
+    watched. After ``shapes`` shapes new ones stay plain. Calls run plainly too under autocast, within
+    ``torch.compile`` and ``torch.func``, for a batch without examples, and for networks that cannot be traced, draw
+    random numbers, or change their own state. The values are the same; ``explain()`` says why.
     """
 
     def __init__(
         self,
         network: nn.Module,
         *,
-        compile: bool = True,
-        fuse: bool | None = None,
+        compile: bool | None = None,
+        fuse: bool = True,
         patience: int = 1,
         shapes: int = 32,
     ) -> None:
@@ -89,14 +90,18 @@ class Derivatives:
         value, gradient = self._run(GRADIENT, y, None, features)
         return value, gradient
 
-    def curvature(self, y: Tensor, v: Tensor, features: Any = None) -> Tensor:
-        """H v, the change of ∇E along v. With v = 1 in one coordinate it holds the second derivatives with that one."""
-        return self._run(CURVATURE, y, v, features)[0]
+    def curvature(self, y: Tensor, v: Tensor, features: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+        """(the numbers of the network, ∇E, H v), from one program: H v is the change of ∇E along v.
+
+        With v = 1 in one coordinate, H v holds the second derivatives by that coordinate and each other: u_xx, u_xt.
+        """
+        value, gradient, hv = self._run(CURVATURE, y, v, features)
+        return value, gradient, hv
 
     def product(self, y: Tensor, v: Tensor, features: Any = None) -> tuple[Tensor, Cross]:
         """(H v, ∂⟨v, ∇E⟩ for features and parameters): what implicit differentiation and solvers need.
 
-        Where H v alone is wanted, ``curvature`` takes about half of the time.
+        Where H v alone is wanted, ``curvature`` does less.
         """
         hv, *rest = self._run(PRODUCT, y, v, features)
         leaves, spec = trees.flatten(features)
@@ -194,10 +199,11 @@ class Derivatives:
                 raise ValueError(f"the {self._name} does not depend on y: it has no gradient")
             if v is None:
                 return value if graph else value.detach(), gradient
-            targets: list[Tensor] = []
-            if kind == PRODUCT:
-                learned = self._learned() if parameters is None else parameters
-                targets = [*(t for t in trees.tensors(features) if t.requires_grad), *learned.values()]
+            if kind == CURVATURE:
+                (hv,) = _along(gradient, [at], v, create_graph=graph)
+                return (value, gradient, hv) if graph else (value.detach(), gradient.detach(), hv)
+            learned = self._learned() if parameters is None else parameters
+            targets = [*(t for t in trees.tensors(features) if t.requires_grad), *learned.values()]
             return tuple(_along(gradient, [at, *targets], v, create_graph=graph))
 
     def _only_once(self, operations: list[str]) -> NotTwiceDifferentiable:
@@ -210,7 +216,8 @@ class Derivatives:
 
     def _looked_up(self, y: Tensor, features: Any) -> _Call | None:
         """The graph for the present state of everything that the network reads, and its inputs; None: plainly."""
-        if not self.compile or not y.numel() or _within_something_else(y) or trees.strangers(features):
+        wanted = y.is_cuda if self.compile is None else self.compile
+        if not wanted or not y.numel() or _within_something_else(y) or trees.strangers(features):
             return None
         leaves = trees.tensors(features)
         if any(type(t) not in (Tensor, nn.Parameter) for t in (y, *leaves)):
@@ -289,15 +296,12 @@ class Derivatives:
         from spen.descent.compiled.host import for_host
         from spen.descent.compiled.joint import Joint
 
-        on_gpu = inputs[0].device.type == "cuda"
-        fuse = on_gpu if self.fuse is None else self.fuse
-
         def lowering(traced: Any, example: list[Tensor]) -> Any:
-            if not on_gpu and not fuse:
+            if not self.fuse and not example[0].is_cuda:
                 return for_host(traced)
             from spen.descent.compiled.lower import lowered
 
-            return lowered(traced, example, fuse=fuse, precision=None)
+            return lowered(traced, example, fuse=self.fuse, precision=None)
 
         return Joint(
             _function(kind, call.entry.graph, call.point, by),
@@ -307,14 +311,14 @@ class Derivatives:
             wanted=reached,
             inner=(call.point, *by),
             pulled=_PULLED[kind] if graph else (),
-            fused=fuse,
+            fused=self.fuse,
         )
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_slots": {}}  # programs belong to the network they were made for
 
     def __repr__(self) -> str:
-        given = [f"{n}={getattr(self, n)}" for n, d in (("compile", True), ("fuse", None)) if getattr(self, n) is not d]
+        given = [f"{n}={getattr(self, n)}" for n, d in (("compile", None), ("fuse", True)) if getattr(self, n) is not d]
         return f"Derivatives({', '.join([type(self.network).__name__, *given])})"
 
 
@@ -338,7 +342,9 @@ def _function(kind: str, graph: Any, point: int, by: tuple[int, ...]) -> Callabl
 
     def product(at: list[Tensor]) -> list[Tensor]:
         *inputs, v = at
-        return _along(gradient(inputs)[1], [inputs[point], *(inputs[i] for i in by)], v, create_graph=True)
+        first = gradient(inputs)
+        second = _along(first[1], [inputs[point], *(inputs[i] for i in by)], v, create_graph=True)
+        return [*first, *second] if kind == CURVATURE else second
 
     return gradient if kind == GRADIENT else product
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from spen.descent.compiled.guards import INSTEAD, NotTraceable
+from spen.descent.compiled.guards import INSTEAD, NotTraceable, reason
 from spen.descent.compiled.order import is_view, writes
 from spen.descent.compiled.simplify import simplified
 from spen.descent.compiled.trace import Lowering, traced
@@ -64,6 +64,7 @@ class Joint:
         results: Any = program.graph.output_node().args[0]
         self.results = len(results)
         with torch.no_grad():
+            lowering = _explained(lowering, name)
             if not self.pulled:
                 self._values = lowering(program, cut)
                 return
@@ -145,6 +146,20 @@ def _pull(
         return [None] * len(at)
     reached, given = zip(*pairs, strict=True)
     return list(torch.autograd.grad(reached, at, given, create_graph=create_graph, allow_unused=True))
+
+
+def _explained(lowering: Lowering, name: str) -> Lowering:
+    """A compiler that fails leaves the network as it was."""
+
+    def lowered(program: GraphModule, inputs: list[Tensor]) -> Any:
+        try:
+            return lowering(program, inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            raise NotTraceable(f"{name} cannot be compiled: {reason(error)}. {INSTEAD}") from error
+
+    return lowered
 
 
 def _own(result: Tensor, inputs: Sequence[Tensor]) -> Tensor:
