@@ -390,6 +390,58 @@ def test_a_change_of_what_the_network_reads_is_seen() -> None:
     assert compiled(d)
 
 
+FACTOR = 1.0
+
+
+class Reading(Net):
+    """Reads its state in many places."""
+
+    shared = 1.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("offset", torch.zeros(N, dtype=torch.float64))
+        self.inside = lambda z, by=[1.0]: z * by[0]
+
+    def forward(self, y: Tensor, features: Any = None) -> Tensor:
+        factor = FACTOR * self.shared * (2.0 if self.training else 1.0)
+        return factor * super().forward(self.inside(y) + self.offset, features)
+
+
+MUTATIONS: dict[str, Callable[[Reading, pytest.MonkeyPatch], Any]] = {
+    "nested attribute": lambda n, _: setattr(n.config.inner, "beta", 3.0),
+    "class attribute": lambda n, patch: patch.setattr(Reading, "shared", 3.0),
+    "global": lambda n, patch: patch.setitem(globals(), "FACTOR", 3.0),
+    "default of a function": lambda n, _: n.inside.__defaults__[0].__setitem__(0, 3.0),  # type: ignore[index]
+    "method": lambda n, patch: patch.setattr(Net, "forward", lambda self, y, features=None: (y**4).sum(1)),
+    "buffer in place": lambda n, _: n.offset.add_(1.0),  # type: ignore[operator]
+    "buffer": lambda n, _: setattr(n, "offset", torch.ones(N, dtype=torch.float64)),
+    "mode": lambda n, _: n.eval(),
+    "hook": lambda n, _: n.second.register_forward_hook(lambda module, given, result: 2 * result),
+    "layer": lambda n, _: setattr(n, "second", nn.Identity()),
+    "frozen": lambda n, _: n.first.requires_grad_(False),
+    "tied": lambda n, _: setattr(n.second, "bias", n.first.bias),
+}
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_every_mutation_is_seen_at_the_next_call(mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, y, v = Reading(), made(BATCH, N), made(BATCH, N, grad=False)
+    d = made_for(network)
+    for _ in range(CALLS):
+        before = d.curvature(y, v)
+    MUTATIONS[mutation](network, monkeypatch)
+    if mutation not in ("frozen", "tied"):
+        assert not torch.allclose(before[1], plain(network, y, None)[1])
+    by = leaves(network, y, None)
+    for _ in range(3):
+        value, gradient = plain(network, y, None)
+        (hv,) = torch.autograd.grad(gradient, y, v, create_graph=True)
+        found = d.curvature(y, v)
+        agree(list(found), [value, gradient, hv])
+        agree(derived((found[2] ** 2).sum() + loss(*found[:2]), by), derived((hv**2).sum() + loss(value, gradient), by))
+
+
 def test_a_state_that_changed_before_the_backward_pass_does_not_change_it() -> None:
     network, y = Net(), made(BATCH, N)
     d, by = made_for(network), [y, *network.parameters()]

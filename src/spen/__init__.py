@@ -13,7 +13,7 @@ from spen import builders as _builders
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from spen import derivatives
+    from spen import derivatives as derivatives
     from spen.descent.convergence import RelativeChange
     from spen.descent.minimizer import Minimizer
     from spen.descent.trajectory import Trajectory
@@ -64,5 +64,4 @@ __all__ = [
     "StepRule",
     "Trajectory",
     "__version__",
-    "derivatives",
 ]

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs 
     from spen.descent.compiled.guards import Entry, Guarded
     from spen.descent.compiled.joint import Joint
 
+__all__ = ["Cross", "Derivatives"]
+
 MANY_SHAPES = 4096
 """Shapes that are remembered: from there on new ones are not counted."""
 
@@ -427,7 +429,11 @@ def _watched(call: _Call, name: str, device: torch.device) -> Iterator[_Built]:
     built = call.entry.built = _Built()
     constants = [(t, t.detach().clone()) for t in call.inputs if not t.requires_grad]
     before = generators(device)
-    yield built
+    try:
+        yield built
+    except BaseException:
+        call.entry.built = None  # to be watched again
+        raise
     if not same(before, generators(device)):
         built.plain = f"the {name} draws random numbers"
     elif not all(torch.equal(t, then) for t, then in constants):
