@@ -57,6 +57,12 @@ def test_label_sets(tmp_path: Path) -> None:
     assert energy[1] > alone[1] + 5, "sets that exist"
 
 
+def test_interatomic_forces(tmp_path: Path) -> None:
+    printed = _run("interatomic_forces", tmp_path, updates=150)
+    untrained, energies, forces = (float(v) for v in re.findall(r"force error ([\d.]+)", printed))
+    assert forces < 0.5 * energies < 0.5 * untrained
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_examples_are_short_and_in_the_gallery(path: Path) -> None:
     assert len(path.read_text(encoding="utf-8").splitlines()) < 80
@@ -70,5 +76,6 @@ def test_what_the_gallery_says_was_printed() -> None:
     """The page quotes the lines of a full run; the small runs above hold the claims, this holds the form."""
     page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     quoted = (r"your energy: \d\d\.\d\d dB", r"an energy +F1 0\.\d{3}", "16 of 16 cells", r"end to end +\d\d\.\d %")
+    quoted += (r"energies and forces force error 0\.\d{3}",)
     for line in quoted:
         assert re.search(line, page), line

@@ -14,7 +14,7 @@ import spen
 SOURCE = Path(spen.__file__).parent
 CORE = ["energies", "domains", "descent", "objectives", "rounding", "testing"]
 CORE_FILES = ["protocols.py", "model.py", "builders.py", "pretrained.py", "storage.py"]
-CORE_FILES += ["rules.py", "gradients.py", "trees.py", "positive.py"]
+CORE_FILES += ["rules.py", "gradients.py", "derivatives.py", "trees.py", "positive.py"]
 ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "spen.export")
 ABOVE += ("pytorch_lightning", "typer", "rich", "gradio", "onnx")
 
@@ -58,6 +58,6 @@ def test_importing_spen_does_not_import_torch() -> None:
 def test_public_names_resolve() -> None:
     for name in spen.__all__:
         assert getattr(spen, name) is not None
-    assert "Minimizer" in dir(spen)
+    assert {"Minimizer", "derivatives"} <= set(dir(spen))
     with pytest.raises(AttributeError, match="module 'spen' has no attribute 'Foo'"):
         _ = spen.Foo

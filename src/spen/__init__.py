@@ -13,6 +13,7 @@ from spen import builders as _builders
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from spen import derivatives as derivatives
     from spen.descent.convergence import RelativeChange
     from spen.descent.minimizer import Minimizer
     from spen.descent.trajectory import Trajectory
@@ -39,15 +40,17 @@ _builders.register("multilabel", "spen.tasks.multilabel.systems:rebuild")
 
 def __getattr__(name: str) -> Any:
     # Importing torch takes seconds; the command line's help must not wait for it.
-    if name in _HOMES:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name == "derivatives":
+        return import_module("spen.derivatives")
+    if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'spen' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted({*globals(), *_HOMES, "derivatives"})
 
 
 __all__ = [

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import guard, lengths, prediction, startup
+from benchmarks import derivatives, guard, lengths, prediction, startup
 from benchmarks.measure import in_turns, ratio
 from spen.descent.potential import Potential
 from spen.gradients import Exact
@@ -78,3 +78,15 @@ def test_prediction_agrees_with_a_plain_loop(tmp_path: Path, capsys: pytest.Capt
     assert found["difference"] < 1e-5
     assert found["model(x)"] > 0
     assert "32×24 on cpu" in capsys.readouterr().out
+
+
+def test_derivatives_are_right_and_their_table_names_both_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy = ["--device", "cpu", "--size", "toy", "--unfused", "--seconds", "0", "--repeats", "3", "--out", str(tmp_path)]
+    found = derivatives.main(toy)
+    assert [s.task for s in found] == ["forces, 2 × 3 atoms", "Burgers, 4 points"]
+    assert all(s.plain_ms > 0 and s.faster > 0 and s.error < 1e-4 for s in found)
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert (written["size"], written["fused"], len(written["speeds"])) == ("toy", False, 2)
+    assert "| Burgers, 4 points | " in capsys.readouterr().out

@@ -23,6 +23,7 @@ PUBLIC = [
     "domains",
     "rules",
     "gradients",
+    "derivatives",
     "objectives",
     "rounding",
     "training",

@@ -92,7 +92,7 @@ class Program:
         self._targets = _targets(potential, self.roles, tensors)
         self._number = len(potential.feature_tensors()) + len(potential.learned)
         self._present: list[bool] = []
-        energy = type(potential.energy).__name__
+        energy = f"the energy {type(potential.energy).__name__}"
 
         def bound(inputs: tuple[Tensor, ...]) -> Potential:
             places = dict(zip(self._order, inputs, strict=True))
@@ -110,9 +110,9 @@ class Program:
 
         example = [point.detach().contiguous(), *(tensors[i].detach() for i in self._order)]
         both = (example, [example[0], torch.ones_like(example[0]), *example[1:]])
-        graphs = [_traced(gradient, both[0], energy)]
+        graphs = [traced(gradient, both[0], energy)]
         if product is not None:
-            graphs.append(_traced(products, both[1], energy))
+            graphs.append(traced(products, both[1], energy))
         self.capturable = not any(speaks_to_host(traced) for traced in graphs)
         """Whether a CUDA graph may hold the programs: nothing in them waits for the device or reads host memory."""
         self.kept = hand_over(graphs[0], graphs[1]) if keep else 0
@@ -238,13 +238,14 @@ def _targets(potential: Potential, roles: Roles, tensors: tuple[Tensor, ...]) ->
     return [*features, *(len(wanted) + n for n, _ in roles.learned)]
 
 
-def _traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], energy: str) -> GraphModule:
+def traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], name: str) -> GraphModule:
+    """The operations of a function, derivatives within it included, as a graph. ``name`` is for the error."""
     try:
         return simplified(_pure(make_fx(function, decomposition_table=_WITH_MEMORY)(*inputs)))
     except NotTwiceDifferentiable:
         raise
     except Exception as error:
-        raise NotTraceable(f"the energy {energy} cannot be traced: {reason(error)}. {INSTEAD}") from error
+        raise NotTraceable(f"{name} cannot be traced: {reason(error)}. {INSTEAD}") from error
 
 
 def _with_memory(operation: Callable[..., Tensor]) -> Callable[..., Any]:

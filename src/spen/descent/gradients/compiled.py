@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spen import trees
+from spen.descent.compiled.shapes import Key, modes, signature
 from spen.descent.gradients.checkpointed import Checkpointed
 from spen.descent.gradients.forward_over_reverse import ForwardOverReverse
 from spen.descent.gradients.replay import Replayed, Tape, refuse_replica, replayed_by
@@ -24,8 +25,6 @@ if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs 
     from spen.descent.compiled.graphs import Recorder
     from spen.descent.compiled.guards import Guarded
     from spen.descent.compiled.trace import Bound, Program
-
-Key = tuple[Any, ...]
 
 
 class Compiled(GradientStrategy):
@@ -112,7 +111,7 @@ class Compiled(GradientStrategy):
         if slots is None:
             slots = self._slots[potential.energy] = {}
         cut, key = _cut(potential)
-        key = (differentiated, _signature(start), descend.keep_gradients, descend.stop is None, *key)
+        key = (differentiated, signature(start), descend.keep_gradients, descend.stop is None, *key)
         slot = slots.get(key)
         if slot is None:
             slot = slots[key] = _Slot()
@@ -272,14 +271,9 @@ def _cut(potential: Potential) -> tuple[Potential, Key]:
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             own.append(leaf.detach().requires_grad_(leaf.requires_grad))
-            key.append((*_signature(leaf), leaf.stride()))
+            key.append((*signature(leaf), leaf.stride()))
         else:
             own.append(leaf.item() if isinstance(leaf, np.generic) else leaf)
             key.append(leaf)
-    cudnn = torch.backends.cudnn
-    key += [torch.get_float32_matmul_precision(), cudnn.allow_tf32, cudnn.deterministic]
+    key.append(modes())
     return replace(potential, features=trees.unflatten(own, structure)), tuple(key)
-
-
-def _signature(tensor: Tensor) -> Key:
-    return tuple(tensor.shape), tensor.dtype, tensor.device, tensor.requires_grad
