@@ -259,6 +259,42 @@ def test_programs_are_tried_where_they_are_worth_it(monkeypatch: pytest.MonkeyPa
     assert auto.explain().startswith("Compiled(ForwardOverReverse(), keep=1) for Scaled on cpu: faster than Exact()")
 
 
+class Looking(Energy):
+    """Its formula depends on values: no program can be made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        size = self.weight * (y - x).flatten(1).square().sum(1)
+        return size if float(y.detach().sum()) > -1 else 2 * size
+
+
+def test_what_cannot_be_compiled_is_trained_without(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(auto_rule, "_is_cpu", lambda device: False)
+    energy, auto, x = Looking(), Auto(patience=1), torch.rand(2, 3)
+    right = gradients(energy, Exact(), x)
+    for _ in range(4):
+        assert distance(gradients(energy, auto, x), right) == 0
+    assert auto.explain().startswith("Exact() for Looking on cpu: the energy cannot be compiled\n")
+    said = (
+        "Auto goes on with Exact(), without a program: the energy Looking cannot be traced: its Python code depends on "
+    )
+    assert said in capsys.readouterr().err
+
+
+def test_prediction_never_needs_a_program() -> None:
+    energy, x = Looking(), torch.rand(2, 3)
+    outputs = []
+    for strategy in (Exact(), Compiled(graphs=True, patience=0)):
+        with torch.no_grad():
+            outputs.append(spen.Minimizer(Reals(), Momentum(3, 0.1), strategy)(energy, x, x + 1).output)
+    assert torch.equal(*outputs)
+
+
 def test_small_energies_are_not_compiled_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTime(monkeypatch, {"Compiled": 0.5})
     auto = Auto()

@@ -117,17 +117,18 @@ class Potential:
 
 def check_features(features: Any, batch: int) -> None:
     """Every tensor of the features must have one row per example, so that rows can leave the batch."""
-    for leaf in trees.tensors(features):
-        if leaf.dim() == 0 or leaf.shape[0] != batch:
+    for leaf in trees.flatten(features)[0]:
+        if isinstance(leaf, Tensor):
+            if leaf.dim() == 0 or leaf.shape[0] != batch:
+                raise ValueError(
+                    f"a feature tensor has shape {tuple(leaf.shape)} in a batch of {batch}; every tensor F returns "
+                    "must have one row per example (shared tensors belong to the energy, as buffers or parameters)"
+                )
+        elif not isinstance(leaf, trees.CONSTANTS):
             raise ValueError(
-                f"a feature tensor has shape {tuple(leaf.shape)} in a batch of {batch}; every tensor F returns "
-                "must have one row per example (shared tensors belong to the energy, as buffers or parameters)"
+                f"the features hold a {type(leaf).__name__}, which no gradient would reach: F may return tensors and "
+                "numbers, in tuples, lists, dicts, named tuples and dataclasses"
             )
-    for kind in trees.strangers(features):
-        raise ValueError(
-            f"the features hold a {kind.__name__}, which no gradient would reach: F may return tensors and numbers, in "
-            "tuples, lists, dicts, named tuples and dataclasses"
-        )
 
 
 def outside_inference_mode(

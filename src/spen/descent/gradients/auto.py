@@ -119,7 +119,10 @@ class Auto(GradientStrategy):
             if not is_exact(known.plain):
                 raise
             known.use(FiniteDifference(), sentence(error))  # the energy is another than it was
-        except _not_traceable() as error:
+        except Exception as error:
+            if not isinstance(strategy, Compiled):
+                raise
+            # No program can be made. An error of the energy itself is raised again by the plain strategy.
             known.without_programs(strategy, sentence(error))
         return known.plain.run(descend, potential, start)
 
@@ -127,7 +130,7 @@ class Auto(GradientStrategy):
         if not self.compiled or start.device.type != "cuda":
             return super().predict(descend, potential, start)
         if self._predicts is None:
-            self._predicts = Compiled(patience=PREDICTIONS)
+            self._predicts = Compiled(patience=PREDICTIONS, shapes=4)
         return self._predicts.predict(descend, potential, start)
 
     def choices(self) -> list[dict[str, Any]]:
@@ -247,12 +250,6 @@ def _again(options: dict[str, Any], given: list[Mapping[str, Any]]) -> Auto:
     return auto
 
 
-def _not_traceable() -> type[Exception]:
-    from spen.descent.compiled import NotTraceable
-
-    return NotTraceable
-
-
 @dataclass
 class _Known:
     choice: Choice
@@ -289,6 +286,7 @@ class _Known:
         self.trial = None
         self.choice.measured.append(Measurement(str(strategy), problem=reason))
         if isinstance(self.choice.strategy, Compiled):
+            say(f"Auto goes on with {self.plain}, without a program: {reason}")
             self.choice.strategy, self.choice.reason = self.plain, "the energy cannot be compiled"
 
     def settle(self) -> None:

@@ -77,6 +77,7 @@ class Compiled(GradientStrategy):
         self.keep, self.rows = float(keep), rows
         self.precision, self.fuse, self.graphs = precision, fuse, graphs
         self.patience, self.shapes = patience, shapes
+        self._plain: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # energies that are predicted with without programs
         self._slots: weakref.WeakKeyDictionary[nn.Module, dict[Key, _Slot]] = weakref.WeakKeyDictionary()
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
@@ -97,10 +98,15 @@ class Compiled(GradientStrategy):
         on_gpu = start.device.type == "cuda" if self.graphs is None else self.graphs
         if not on_gpu or torch.is_autocast_enabled(start.device.type) or torch.compiler.is_compiling():
             return super().predict(descend, potential, start)
-        ready = self._program(descend, potential, start, differentiated=False) if start.shape[0] else None
-        if ready is None or ready.recorder is None:
+        if start.shape[0] == 0 or potential.energy in self._plain:
             return super().predict(descend, potential, start)
-        return ready.recorder.predict(replace(descend, masked=True), ready, start)
+        try:
+            ready = self._program(descend, potential, start, differentiated=False)
+            if ready is not None and ready.recorder is not None:
+                return ready.recorder.predict(replace(descend, masked=True), ready, start)
+        except Exception:  # no program can be made; an error of the energy itself is raised again below
+            self._plain.add(potential.energy)
+        return super().predict(descend, potential, start)
 
     def _program(
         self, descend: Descend, potential: Potential, start: Tensor, *, differentiated: bool = True
