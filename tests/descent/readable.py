@@ -700,9 +700,9 @@ def tensors(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutations]
         "numpy in place": numbers_in_place,
         "parameter": parameter,
         "parameter in place": in_place(lambda: term.own),
-        "frozen": lambda: term.own.requires_grad_(not term.own.requires_grad)
-        if isinstance(term.own, nn.Parameter)
-        else None,
+        "frozen": lambda: (
+            term.own.requires_grad_(not term.own.requires_grad) if isinstance(term.own, nn.Parameter) else None
+        ),
         "layer frozen": lambda: term.mix.requires_grad_(not term.mix.weight.requires_grad),
         "buffer for a parameter": becomes_buffer,
         "tied": tied,

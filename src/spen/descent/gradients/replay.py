@@ -80,6 +80,7 @@ class Tape:
     gradient: Evaluation = Potential.gradient
     keep: float = 0.0  # the share of the steps, from the last one on, whose evaluations leave something
     inspect: Inspect | None = None  # looks at the graph of the energy's first evaluation
+    check: Callable[[], None] = lambda: None  # raises if the backward pass would read other tensors than were there
     learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
     path: Path = field(default_factory=Path)
     steps: list[Taken] = field(default_factory=list)
@@ -192,6 +193,7 @@ class _Replay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tape: Tape = ctx.tape
+        tape.check()
         with tape.held.put_back():
             return (None, *tape.pull_back(released(ctx), cotangents))
 
