@@ -14,6 +14,7 @@ import functools
 import math
 import os
 import random
+import sys
 import types
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -68,7 +69,7 @@ class Readable(Energy):
 
 def one(rng: random.Random) -> float:
     """Values come back, or are new."""
-    return rng.choice(VALUES) if rng.random() < 0.7 else round(rng.uniform(0.3, 2.5), 3)
+    return rng.choice(VALUES) if rng.random() < 0.8 else round(rng.uniform(0.3, 2.5), 3)
 
 
 def setting(owner: Any, name: str, rng: random.Random) -> Callable[[], None]:
@@ -420,8 +421,8 @@ def methods(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutations]
         term.curve = lambda y, x, beta: torch.sin(v * beta * y + x).sum(1)  # type: ignore[method-assign]
 
     def new_code() -> None:
-        v = rng.choice([0.25, 0.75])
-        Base.gain.__code__ = (lambda self: 0.25).__code__ if v < 0.5 else (lambda self: 0.75).__code__
+        if not Base.gain.__closure__:
+            Base.gain.__code__ = rng.choice([lambda self: 0.25, lambda self: 0.75]).__code__
 
     return term, {
         "base method": on_class(Base, "gain"),
@@ -683,7 +684,8 @@ def tensors(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutations]
             term.own = nn.Parameter(values(WIDTH))
 
     def tied() -> None:
-        term.mix.bias = term.own
+        if isinstance(term.own, nn.Parameter):
+            term.mix.bias = term.own
 
     return term, {
         "buffer": lambda: setattr(term, "scale", values(WIDTH)),
@@ -812,8 +814,6 @@ def global_state(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutat
                 beta = 2.0
             if torch.get_default_dtype() == torch.float32:
                 beta += 0.3
-            if torch.get_float32_matmul_precision() == "medium":
-                beta += 0.2
             made = torch.full((WIDTH,), 0.1).to(y.dtype)
             return self.curve(y, x, beta + float(os.getenv("SPEN_TEST_SHIFT", "0"))) + (made * y).sin().sum(1)
 
@@ -903,4 +903,147 @@ def descriptors(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutati
         "__getattr__": lambda: term.dynamic.store.__setitem__("beta", one(rng)),
         "UserDict": lambda: term.config.__setitem__("beta", one(rng)),
         "descriptor": setting(number, "value", rng),
+    }
+
+
+LATE = types.ModuleType("tests.descent.late_library")
+LATE_INSIDE = types.ModuleType("tests.descent.late_library.inside")
+sys.modules[LATE.__name__], sys.modules[LATE_INSIDE.__name__] = LATE, LATE_INSIDE
+SOURCE = """
+class Rate:
+    def value(self):
+        return 0.6
+
+def rate():
+    return Rate().value()
+"""
+
+
+class Late(Term):
+    """Finds a class by an import in a function, by a chain of modules, and by a name that hides a builtin."""
+
+    def forward(self, y: Tensor, x: Tensor) -> Tensor:
+        from tests.descent.late_library import Rate
+
+        return self.curve(y, x, Rate().value() + LATE.inside.rate() + abs(-0.3))
+
+
+@kind
+def late_names(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutations]:
+    for library_made in (LATE, LATE_INSIDE):
+        exec(SOURCE, library_made.__dict__)
+    LATE.inside = LATE_INSIDE  # type: ignore[attr-defined]
+    stack.callback(globals().pop, "abs", None)
+
+    def patched(owner: Any, name: str) -> Callable[[], None]:
+        def patch() -> None:
+            v = one(rng)
+            setattr(owner, name, lambda *_: v)
+
+        return patch
+
+    def other_class() -> None:
+        exec(SOURCE.replace("0.6", str(one(rng))), rng.choice([LATE, LATE_INSIDE]).__dict__)
+
+    return Late(), {
+        "method of a class imported late": patched(LATE.Rate, "value"),
+        "method behind two modules": patched(LATE_INSIDE.Rate, "value"),
+        "module written anew": other_class,
+        "function of a module": patched(LATE_INSIDE, "rate"),
+        "hidden builtin": lambda: globals().__setitem__("abs", rng.choice([lambda v: 0.2, lambda v: 0.7])),
+        "builtin again": lambda: globals().pop("abs", None),
+    }
+
+
+@kind
+def caches(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutations]:
+    source = {"beta": 0.7}
+
+    @functools.lru_cache
+    def cached() -> float:
+        return source["beta"]
+
+    class Config:
+        base = 0.5
+
+        @functools.cached_property
+        def kept(self) -> float:
+            return self.base
+
+    class Caching(Term):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cfg = Config()
+
+        def forward(self, y: Tensor, x: Tensor) -> Tensor:
+            return self.curve(y, x, cached() + self.cfg.kept)
+
+    term = Caching()
+
+    def dropped() -> None:
+        term.cfg.__dict__.pop("kept", None)
+        term.cfg.base = one(rng)
+
+    def filled() -> None:
+        term.cfg.__dict__["kept"] = one(rng)
+
+    return term, {
+        "behind an lru_cache": lambda: source.__setitem__("beta", one(rng)),
+        "lru_cache cleared": cached.cache_clear,
+        "behind a cached_property": setting(term.cfg, "base", rng),
+        "cached_property dropped": dropped,
+        "cached_property filled": filled,
+    }
+
+
+@kind
+def subclassed_containers(rng: random.Random, stack: ExitStack) -> tuple[nn.Module, Mutations]:
+    class Options(dict):  # type: ignore[type-arg]
+        shift = 0.1
+
+        def beta(self) -> float:
+            return self["a"]
+
+    class Numbers(list):  # type: ignore[type-arg]
+        def total(self) -> float:
+            return sum(self)
+
+    class Pair(NamedTuple):
+        first: float = 0.4
+
+        def half(self) -> float:
+            return 0.5 * self.first
+
+    class Leaf:
+        def value(self) -> float:
+            return 0.2
+
+    class Subclassed(Term):
+        def __init__(self) -> None:
+            super().__init__()
+            self.options, self.numbers, self.pair = Options(a=0.5), Numbers([0.1, 0.2]), Pair()
+            self.leaves = collections.deque([Leaf()])
+            self.keyed = {Leaf(): 0.1}
+
+        def forward(self, y: Tensor, x: Tensor) -> Tensor:
+            beta = self.options.beta() + self.options.shift + self.numbers.total() + self.pair.half()
+            return self.curve(y, x, beta + self.leaves[0].value() + next(iter(self.keyed)).value())
+
+    term = Subclassed()
+
+    def patched(owner: type, name: str) -> Callable[[], None]:
+        def patch() -> None:
+            v = one(rng)
+            setattr(owner, name, lambda self: v)
+
+        return patch
+
+    return term, {
+        "item": lambda: term.options.__setitem__("a", one(rng)),
+        "field of a dict": setting(term.options, "shift", rng),
+        "method of a dict": patched(Options, "beta"),
+        "method of a list": patched(Numbers, "total"),
+        "method of a tuple": patched(Pair, "half"),
+        "method in a deque": patched(Leaf, "value"),
+        "appended": lambda: term.numbers.append(one(rng)) if len(term.numbers) < 5 else term.numbers.clear(),
     }

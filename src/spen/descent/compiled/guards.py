@@ -59,7 +59,6 @@ class Guarded:
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self.function, self.name = function, name
         self.entries: list[Entry] = []
-        self._surroundings = Surroundings()
         self._begin()
 
     def _begin(self) -> None:
@@ -70,6 +69,7 @@ class Guarded:
         code = self.function.__code__.replace(co_name=f"{self.function.__name__}_{id(self):x}")
         own = types.FunctionType(code, {**self.function.__globals__, "__builtins__": builtins}, code.co_name)
         self.entries.clear()
+        self._surroundings = Surroundings()  # what belongs to other programs is over
         self._compiled = torch.compile(own, backend=_capture, fullgraph=True, dynamic=False)
         self._own, self._set_mode = own, set_eval_frame
 
@@ -204,16 +204,15 @@ class Surroundings:
             own = vars(owner)
             names = [name for name, value in own.items() if issubclass(owner, type) or _is_looked_up(value)]
             self._bases[owner] = owner.__mro__
-            if names:
-                get = operator.itemgetter(*names)
-                self._classes[owner] = own, set(own), get, get(own)
+            get: Callable[[Any], Any] = operator.itemgetter(*names) if names else _nothing
+            self._classes[owner] = own, set(own), get, get(own)
             for name in names:
                 if (function := _function(own[name])) is not None:
                     self._functions[id(function)] = function
         self._codes = list(map(_code_of, self._functions.values()))
         self._ordered |= {id(found): (found, list(found)) for found in walk.ordered}
-        for of_module, names in walk.builtins.values():
-            self._hidden[id(of_module)] = of_module, {name for name in names if name not in of_module}
+        for of_module, asked in walk.builtins.values():
+            self._hidden[id(of_module)] = of_module, {name for name in asked if name not in of_module}
         self._hooks = _hooks()
         if walk.reads_environment:
             self._environment = dict(_environment())
@@ -238,6 +237,10 @@ class Surroundings:
 
 _code_of = operator.attrgetter("__code__")
 _bases_of = operator.attrgetter("__mro__")
+
+
+def _nothing(own: Mapping[str, Any]) -> None:
+    """What is looked up in a class without methods."""
 
 
 def _is_looked_up(value: Any) -> bool:

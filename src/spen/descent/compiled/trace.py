@@ -174,6 +174,7 @@ class Program:
         gradient, energies = (t.double() for t in plain)
         if not bool(gradient.isfinite().all()):
             return
+        tensors = tuple(t.detach() for t in tensors)
         found = self.gradient(tensors, potential, point)[0].double()
         # Where large terms cancel, rounding is as large as they are.
         least = 100 * torch.finfo(point.dtype).eps * float(energies.abs().max()) * point[:1].numel() ** 0.5
@@ -195,7 +196,7 @@ class Program:
         """The features as they are in the potential, and the other tensors that were handed over."""
         leaves = trees.tensors(potential.features)
         features = [leaves[n].detach() for n, _ in self.roles.features]
-        return [*features, *(tensors[i].detach() for i in self._order[self._moving :])]
+        return [*features, *(tensors[i] for i in self._order[self._moving :])]
 
 
 _DIFFERENCE = {torch.float64: 1e-6, torch.float32: 0.1, torch.bfloat16: 0.5, torch.float16: 0.5}
@@ -233,6 +234,8 @@ class Bound:
     tensors: tuple[Tensor, ...]
 
     def __post_init__(self) -> None:
+        # Aliases stay with the memory that was read, whatever is assigned to ``.data`` later.
+        object.__setattr__(self, "tensors", tuple(t.detach() for t in self.tensors))
         object.__setattr__(self, "_versions", self._now())
 
     def _now(self) -> list[int]:
