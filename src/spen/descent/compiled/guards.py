@@ -53,11 +53,12 @@ class Guarded:
     """``function`` as a graph, chosen by the state of everything that it reads.
 
     Calling it with the arguments of ``function`` computes nothing: it returns the entry for the present state and the
-    tensors that are the inputs of its graph now, in the order of its placeholders.
+    tensors that are the inputs of its graph now, in the order of its placeholders. ``results`` is how many tensors it
+    returns at most.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self.function, self.name = function, name
+    def __init__(self, function: Callable[..., Any], name: str, results: int = 1) -> None:
+        self.function, self.name, self.results = function, name, results
         self.entries: list[Entry] = []
         self._begin()
 
@@ -70,7 +71,7 @@ class Guarded:
         own = types.FunctionType(code, {**self.function.__globals__, "__builtins__": builtins}, code.co_name)
         self.entries.clear()
         self._surroundings = Surroundings()  # what belongs to other programs is over
-        self._compiled = torch.compile(own, backend=_capture, fullgraph=True, dynamic=False)
+        self._compiled = torch.compile(own, backend=self._capture, fullgraph=True, dynamic=False)
         self._own, self._set_mode = own, set_eval_frame
 
     def __call__(self, *arguments: Any) -> tuple[Entry, tuple[Tensor, ...]]:
@@ -109,8 +110,6 @@ class Guarded:
         try:
             with dynamo.config.patch(**options):
                 self._compiled(*arguments)
-        except NotTraceable:
-            raise
         except Exception as error:
             raise NotTraceable(f"{self.name} cannot be traced: {reason(error)}. {INSTEAD}") from error
         if _found.latest is None:
@@ -122,6 +121,20 @@ class Guarded:
         if _found.latest is None or _found.take()[0] is not entry:
             raise NotTraceable(f"{self.name} changes something that it reads whenever it is evaluated. {INSTEAD}")
         return entry, tensors
+
+    def _capture(self, graph: GraphModule, example: list[Any]) -> Callable[..., Any]:
+        """The backend of Dynamo: what it compiled notes the inputs and computes nothing."""
+        (results,) = graph.graph.output_node().args
+        if len(results) > self.results:  # type: ignore[arg-type]
+            # Dynamo would assign what is returned below in its place.
+            raise NotTraceable("it assigns a tensor that it computes to something that stays when the call is over")
+        entry, nothing = Entry(graph), tuple(torch.empty(0) for _ in results)  # type: ignore[union-attr]
+
+        def note(*tensors: Tensor) -> Any:
+            _found.latest = entry, tensors
+            return nothing
+
+        return note
 
 
 class _Found(threading.local):
@@ -136,24 +149,13 @@ class _Found(threading.local):
 _found = _Found()
 
 
-def _capture(graph: GraphModule, example: list[Any]) -> Callable[..., Any]:
-    """The backend of Dynamo: what it compiled notes the inputs and computes nothing."""
-    entry, nothing = Entry(graph), _placeholder_results(graph)
-
-    def note(*tensors: Tensor) -> Any:
-        _found.latest = entry, tensors
-        return nothing
-
-    return note
-
-
-def _placeholder_results(graph: GraphModule) -> tuple[Any, ...]:
-    (results,) = graph.graph.output_node().args
-    return tuple(torch.empty(0) for _ in results)  # type: ignore[union-attr]
-
-
 def reason(error: BaseException) -> str:
     """Why, in whole sentences: the first line of an error, and Dynamo's explanation of it."""
+    own: BaseException | None = error
+    while own is not None:  # Dynamo wraps what is raised while it works
+        if isinstance(own, NotTraceable):
+            return str(own)
+        own = own.__cause__ or own.__context__
     if "data-dependent" in str(error):
         return "its Python code depends on the values of tensors"
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]

@@ -170,7 +170,8 @@ class Compiled(GradientStrategy):
         from spen.descent.compiled.guards import Guarded, NotTraceable
 
         if slot.loop is None:
-            slot.loop = Guarded(walk, "the descent")
+            results = 1 + (0 if descend.stop is None else descend.rule.steps)
+            slot.loop = Guarded(walk, "the descent", results)
         leaf = start.detach()
         try:
             with torch.enable_grad():
