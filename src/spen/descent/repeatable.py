@@ -13,27 +13,32 @@ States = tuple[Tensor, ...]  # of torch's generator on the host, and of the one 
 
 
 class Held:
-    """The parameters and buffers of some modules as they are now: ``torch.func.functional_call`` may exchange them."""
+    """The fields, parameters, buffers and parts of some modules as they are now: all that may be exchanged later.
+
+    ``torch.func.functional_call`` exchanges tensors, ``eval()`` the mode, a schedule a number.
+    """
 
     def __init__(self, *modules: nn.Module) -> None:
         parts = [part for module in modules for part in module.modules()]
-        places: list[Any] = [own for part in parts for own in (part._parameters, part._buffers) if own]
+        places: list[Any] = [own for p in parts for own in (p.__dict__, p._parameters, p._buffers, p._modules)]
         self._places = [(own, dict(own)) for own in places]
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
-        """The modules with these tensors; afterwards they have those again that they had before."""
+        """The modules with these tensors and fields; afterwards they have those again that they had before."""
         changed = [
             (own, then, dict(own))
             for own, then in self._places
-            if any(own.get(name) is not tensor for name, tensor in then.items())
+            if len(own) != len(then) or any(own.get(name) is not value for name, value in then.items())
         ]
         for own, then, _ in changed:
+            own.clear()
             own.update(then)
         try:
             yield
         finally:
             for own, _, now in changed:
+                own.clear()
                 own.update(now)
 
 

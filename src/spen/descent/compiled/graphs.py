@@ -244,6 +244,7 @@ class GraphReplay(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         captured: Captured = ctx.captured
         start, *_ = ctx.saved_tensors
+        ctx.tape.check()
         if ctx.lease.number == captured.lease and captured.pattern == pattern_of(cotangents):
             bars = captured.pull_back(cotangents)
             captured.free = True
@@ -287,7 +288,8 @@ class Recorder:
         self.predictions: list[Prediction] = []
 
     def run(self, descend: Descend, potential: Potential, ready: Ready, start: Tensor) -> Path:
-        tape = Tape(descend, ready.cut, ready.bound.product, None, ready.bound.gradient, self.keep)
+        bound = ready.bound
+        tape = Tape(descend, ready.cut, bound.product, None, bound.gradient, self.keep, check=bound.require_unchanged)
         inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
         self.calls += 1
         captured = (
@@ -355,6 +357,7 @@ class _Watched(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        ctx.tape.check()
         ctx.recorder.look_at(pattern_of(cotangents))
         with ctx.tape.held.put_back():
             return (None, None, *ctx.tape.pull_back(released(ctx), cotangents))

@@ -6,8 +6,9 @@ it is asked before every descent. Where all guards hold it answers with the grap
 with the tensors that the energy would read now: parameters, buffers and any other, which are inputs of the graph and
 never part of it. Where one fails, a new graph is made. Asking costs some 20 µs and launches no kernel.
 
-Dynamo does not guard the methods of classes and environment variables: these are compared here. What it cannot follow
-(files, clocks, values of tensors that Python code looks at) is refused.
+Dynamo does not guard the methods of classes, metaclasses, the bases of a class, hooks on all modules, environment
+variables and a few more: these are compared here (``Surroundings``). What it cannot follow (files, clocks, values of
+tensors that Python code looks at) is refused, and so is an energy that changes what it reads when it is evaluated.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ import os
 import sys
 import threading
 import types
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn.modules import module as module_hooks
 
 MANY_STATES = 16
 """Graphs of one function and shape from which on its state is taken to change all the time."""
@@ -49,17 +53,16 @@ class Guarded:
     """``function`` as a graph, chosen by the state of everything that it reads.
 
     Calling it with the arguments of ``function`` computes nothing: it returns the entry for the present state and the
-    tensors that are the inputs of its graph now, in the order of its placeholders.
+    tensors that are the inputs of its graph now, in the order of its placeholders. ``results`` is how many tensors it
+    returns at most.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
-        self.function, self.name = function, name
+    def __init__(self, function: Callable[..., Any], name: str, results: int = 1) -> None:
+        self.function, self.name, self.results = function, name, results
         self.entries: list[Entry] = []
-        self._methods = Methods()
         self._begin()
 
     def _begin(self) -> None:
-        import torch
         from torch._dynamo.eval_frame import set_eval_frame
 
         # Dynamo keeps its graphs beside the code object: a copy of the code is a cache of our own. Globals of its own
@@ -67,11 +70,13 @@ class Guarded:
         code = self.function.__code__.replace(co_name=f"{self.function.__name__}_{id(self):x}")
         own = types.FunctionType(code, {**self.function.__globals__, "__builtins__": builtins}, code.co_name)
         self.entries.clear()
-        self._compiled = torch.compile(own, backend=_capture, fullgraph=True, dynamic=False)
+        self._surroundings = Surroundings()  # what belongs to other programs is over
+        self._compiled = torch.compile(own, backend=self._capture, fullgraph=True, dynamic=False)
         self._own, self._set_mode = own, set_eval_frame
 
     def __call__(self, *arguments: Any) -> tuple[Entry, tuple[Tensor, ...]]:
-        if self.entries and self._methods.changed():
+        refuse_modes(self.name)
+        if self.entries and self._surroundings.changed():
             self._begin()
         if self.entries:
             _found.latest = None
@@ -98,22 +103,38 @@ class Guarded:
             "skip_nnmodule_hook_guards": False,
             "automatic_dynamic_shapes": False,  # a number that has changed becomes no input: it is guarded by value
             "specialize_float": True,
+            "skip_no_tensor_aliasing_guards_on_parameters": False,  # two parameters may become one
             "recompile_limit": MANY_STATES + 1,
             "record_runtime_overhead": False,
         }
         try:
             with dynamo.config.patch(**options):
                 self._compiled(*arguments)
-        except NotTraceable:
-            raise
         except Exception as error:
             raise NotTraceable(f"{self.name} cannot be traced: {reason(error)}. {INSTEAD}") from error
         if _found.latest is None:
             raise NotTraceable(f"{self.name} cannot be traced: torch.compile is switched off. {INSTEAD}")
         entry, tensors = _found.take()
         self.entries.append(entry)
-        self._methods.note(arguments)
+        self._surroundings.note(arguments)
+        self._look_up(*arguments)
+        if _found.latest is None or _found.take()[0] is not entry:
+            raise NotTraceable(f"{self.name} changes something that it reads whenever it is evaluated. {INSTEAD}")
         return entry, tensors
+
+    def _capture(self, graph: GraphModule, example: list[Any]) -> Callable[..., Any]:
+        """The backend of Dynamo: what it compiled notes the inputs and computes nothing."""
+        (results,) = graph.graph.output_node().args
+        if len(results) > self.results:  # type: ignore[arg-type]
+            # Dynamo would assign what is returned below in its place.
+            raise NotTraceable("it assigns a tensor that it computes to something that stays when the call is over")
+        entry, nothing = Entry(graph), tuple(torch.empty(0) for _ in results)  # type: ignore[union-attr]
+
+        def note(*tensors: Tensor) -> Any:
+            _found.latest = entry, tensors
+            return nothing
+
+        return note
 
 
 class _Found(threading.local):
@@ -128,26 +149,13 @@ class _Found(threading.local):
 _found = _Found()
 
 
-def _capture(graph: GraphModule, example: list[Any]) -> Callable[..., Any]:
-    """The backend of Dynamo: what it compiled notes the inputs and computes nothing."""
-    entry, nothing = Entry(graph), _placeholder_results(graph)
-
-    def note(*tensors: Tensor) -> Any:
-        _found.latest = entry, tensors
-        return nothing
-
-    return note
-
-
-def _placeholder_results(graph: GraphModule) -> tuple[Any, ...]:
-    import torch
-
-    (results,) = graph.graph.output_node().args
-    return tuple(torch.empty(0) for _ in results)  # type: ignore[union-attr]
-
-
 def reason(error: BaseException) -> str:
     """Why, in whole sentences: the first line of an error, and Dynamo's explanation of it."""
+    own: BaseException | None = error
+    while own is not None:  # Dynamo wraps what is raised while it works
+        if isinstance(own, NotTraceable):
+            return str(own)
+        own = own.__cause__ or own.__context__
     if "data-dependent" in str(error):
         return "its Python code depends on the values of tensors"
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
@@ -163,47 +171,108 @@ def reason(error: BaseException) -> str:
 # ── what Dynamo leaves to others ──
 
 
-class Methods:
-    """The Python functions of every class that an energy may call into, and the environment if it reads that."""
+def refuse_modes(name: str) -> None:
+    """A mode that looks at every function of torch would be written into the program, and looks at that again."""
+    if not torch._C._len_torch_function_stack():
+        return
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext  # torch.set_default_device is a mode too
+
+    if any(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack()):
+        raise NotTraceable(f"{name} cannot be traced under a TorchFunctionMode. {INSTEAD}")
+
+
+class Surroundings:
+    """What an energy may reach and Dynamo has no guards for.
+
+    The Python functions of all classes, their order of bases, metaclasses; hooks on all modules; the order of an
+    OrderedDict; globals that would hide a builtin; the environment, if it is read.
+    """
 
     def __init__(self) -> None:
-        self._classes: dict[type, tuple[Mapping[str, Any], int, Callable[[Any], Any], Any]] = {}
-        self._functions: list[types.FunctionType] = []
+        self._classes: dict[type, tuple[Mapping[str, Any], set[str], Callable[[Any], Any], Any]] = {}
+        self._bases: dict[type, tuple[type, ...]] = {}
+        self._functions: dict[int, types.FunctionType] = {}
         self._codes: list[types.CodeType] = []
+        self._ordered: dict[int, tuple[OrderedDict[Any, Any], list[Any]]] = {}
+        self._hidden: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        self._hooks: list[Any] = []
         self._environment: dict[Any, Any] | None = None
 
     def note(self, roots: Any) -> None:
         """Remember what is there now."""
         walk = _Walk(roots)
-        functions: dict[int, Any] = {}
         for owner in walk.classes:
             own = vars(owner)
-            names = [name for name, value in own.items() if _function(value) is not None]
-            if names:
-                get = operator.itemgetter(*names)
-                self._classes[owner] = own, len(own), get, get(own)
+            names = [name for name, value in own.items() if issubclass(owner, type) or _is_looked_up(value)]
+            self._bases[owner] = owner.__mro__
+            get: Callable[[Any], Any] = operator.itemgetter(*names) if names else _nothing
+            self._classes[owner] = own, set(own), get, get(own)
             for name in names:
-                function = _function(own[name])
-                functions[id(function)] = function
-        self._functions = list(functions.values())
-        self._codes = [function.__code__ for function in self._functions]
+                if (function := _function(own[name])) is not None:
+                    self._functions[id(function)] = function
+        self._codes = list(map(_code_of, self._functions.values()))
+        self._ordered |= {id(found): (found, list(found)) for found in walk.ordered}
+        for of_module, asked in walk.builtins.values():
+            self._hidden[id(of_module)] = of_module, {name for name in asked if name not in of_module}
+        self._hooks = _hooks()
         if walk.reads_environment:
             self._environment = dict(_environment())
 
     def changed(self) -> bool:
-        """Whether a method was replaced or added, or an environment variable that may be read has changed."""
+        """Whether any of it is another than it was."""
         try:
-            for own, size, get, known in self._classes.values():
-                if get(own) != known or len(own) != size:
+            for own, names, get, known in self._classes.values():
+                if get(own) != known or (not own.keys() <= names and _grown(own, names)):
                     return True
         except KeyError:
             return True
-        if list(map(_code_of, self._functions)) != self._codes:
-            return True
-        return self._environment is not None and _environment() != self._environment
+        return (
+            list(map(_code_of, self._functions.values())) != self._codes
+            or list(map(_bases_of, self._bases)) != list(self._bases.values())
+            or any(_reordered(found, order) for found, order in self._ordered.values())
+            or any(not of_module.keys().isdisjoint(names) for of_module, names in self._hidden.values())
+            or _hooks() != self._hooks
+            or (self._environment is not None and _environment() != self._environment)
+        )
 
 
 _code_of = operator.attrgetter("__code__")
+_bases_of = operator.attrgetter("__mro__")
+
+
+def _nothing(own: Mapping[str, Any]) -> None:
+    """What is looked up in a class without methods."""
+
+
+def _is_looked_up(value: Any) -> bool:
+    """Whether it is a method, a property, or anything else that is more than a value: those Dynamo compares."""
+    return callable(value) or hasattr(type(value), "__get__")
+
+
+_HOOKS = (
+    module_hooks._global_forward_pre_hooks,
+    module_hooks._global_forward_hooks,
+    module_hooks._global_backward_pre_hooks,
+    module_hooks._global_backward_hooks,
+)
+
+
+def _grown(own: Mapping[str, Any], names: set[str]) -> bool:
+    """Whether a class has a method that it did not have. A new value, which copy and pickle may leave too, is none."""
+    new = {name: value for name, value in own.items() if name not in names}
+    names.update(new)
+    return any(map(_is_looked_up, new.values()))
+
+
+def _reordered(found: OrderedDict[Any, Any], order: list[Any]) -> bool:
+    """Whether the same keys come in another order. Other keys are seen by Dynamo."""
+    return list(found) != order and set(found) == set(order)
+
+
+def _hooks() -> list[Any]:
+    """The hooks on all modules of the process."""
+    return [list(hooks.items()) for hooks in _HOOKS] if any(_HOOKS) else []
 
 
 def _environment() -> dict[Any, Any]:
@@ -235,24 +304,28 @@ def _is_foreign(thing: Any) -> bool:
 class _Walk:
     """Every class whose methods can be reached from some objects, through attributes, containers, closures, globals."""
 
-    def __init__(self, roots: Any, most: int = 20_000) -> None:
+    def __init__(self, roots: Any, most: int = 1_000_000) -> None:
         self.classes: set[type] = set()
+        self.ordered: list[OrderedDict[Any, Any]] = []
+        self.builtins: dict[int, tuple[dict[str, Any], set[str]]] = {}  # that functions of a module ask for, by name
         self.reads_environment = False
         self._seen: set[int] = set()
+        self._held: list[Any] = []  # an id is that of one object while it is there
         stack = [roots]
-        while stack and len(self._seen) < most:
+        while stack:
             thing = stack.pop()
-            if id(thing) in self._seen or isinstance(thing, bool | int | float | str | bytes | Tensor | types.CodeType):
+            if isinstance(thing, bool | int | float | str | bytes | types.CodeType) or thing is None:
+                continue
+            if id(thing) in self._seen:
                 continue
             self._seen.add(id(thing))
+            self._held.append(thing)
+            if len(self._seen) > most:
+                raise NotTraceable(f"the energy holds more than {most:,} objects, too many to compare. {INSTEAD}")
             stack.extend(self._reached(thing))
 
     def _reached(self, thing: Any) -> Iterator[Any]:
-        if isinstance(thing, dict):
-            yield from list(thing.values())
-        elif isinstance(thing, list | tuple | set | frozenset):
-            yield from list(thing)
-        elif isinstance(thing, functools.partial):
+        if isinstance(thing, functools.partial):
             yield from (thing.func, thing.args, thing.keywords)
         elif isinstance(thing, types.MethodType):
             yield from (thing.__func__, thing.__self__)
@@ -264,15 +337,31 @@ class _Walk:
             yield from self._of_function(thing)
         elif isinstance(thing, type):
             yield from self._of_class(thing)
-        elif not isinstance(thing, types.ModuleType):
+        elif isinstance(thing, types.ModuleType):
+            if not _is_foreign(thing):  # held as an object: anything in it may be asked for
+                yield from [v for v in vars(thing).values() if isinstance(v, type | types.FunctionType)]
+        else:
+            yield from self._of_object(thing)
+
+    def _of_object(self, thing: Any) -> Iterator[Any]:
+        if isinstance(thing, dict):
+            yield from [*thing.keys(), *thing.values()]
+            if isinstance(thing, OrderedDict) and len(thing) > 1:
+                self.ordered.append(thing)
+        elif isinstance(thing, list | tuple | set | frozenset | deque):
+            yield from list(thing)
+        if type(thing).__module__ != "builtins":
             yield type(thing)
             yield from list(getattr(thing, "__dict__", {}).values())
-            for name in getattr(type(thing), "__slots__", ()):
-                yield getattr(thing, name, None)
+            for part in type(thing).__mro__:
+                slots = part.__dict__.get("__slots__", ())
+                for name in (slots,) if isinstance(slots, str) else slots:
+                    with suppress(AttributeError):
+                        yield object.__getattribute__(thing, name)
 
     def _of_class(self, owner: type) -> Iterator[Any]:
-        for part in owner.__mro__:
-            if part is object or (_is_foreign(part) and not issubclass(part, nn.Module)) or part is nn.Module:
+        for part in (*owner.__mro__, type(owner)):
+            if part in (object, type, nn.Module) or (_is_foreign(part) and not issubclass(part, nn.Module)):
                 continue
             if part not in self.classes:
                 self.classes.add(part)
@@ -287,19 +376,45 @@ class _Walk:
                 yield cell.cell_contents
         yield function.__defaults__
         yield function.__kwdefaults__
-        names = list(_names(function.__code__))
+        yield function.__dict__
+        names, own = set(_names(function.__code__)), function.__globals__
         self.reads_environment |= "environ" in names or "getenv" in names
+        _, asked = self.builtins.setdefault(id(own), (own, set()))
+        asked.update(name for name in names if name in _BUILTINS)
+        modules: list[types.ModuleType | None] = []
+        if not function.__module__.startswith("spen."):  # where imports within functions are not for an energy's value
+            modules += [sys.modules.get(name) for name in names]
+            modules += [sys.modules.get(f"{own.get('__package__')}.{name}") for name in names]
         for name in names:
-            found = function.__globals__.get(name)
+            found = own.get(name)
             if isinstance(found, types.ModuleType):
-                if not _is_foreign(found):
-                    yield from (vars(found).get(n) for n in names)
+                modules.append(found)
             elif found is not None:
                 yield found
+        yield from _of_modules(modules, names)
+
+
+def _of_modules(modules: list[types.ModuleType | None], names: set[str]) -> Iterator[Any]:
+    """What a function that asks for these names may find in modules, and in modules within them."""
+    seen: set[types.ModuleType] = set()
+    while modules:
+        module = modules.pop()
+        if module is None or module in seen or _is_foreign(module):
+            continue
+        seen.add(module)
+        found = [vars(module).get(name) for name in names]
+        modules += [value for value in found if isinstance(value, types.ModuleType)]
+        yield from (value for value in found if not isinstance(value, types.ModuleType))
+
+
+_BUILTINS = frozenset(vars(builtins))
 
 
 def _names(code: types.CodeType) -> Iterator[str]:
+    """The names that a function asks for, and texts that may be names."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names(constant)
+        elif isinstance(constant, str) and constant.replace(".", "_").isidentifier():
+            yield constant

@@ -55,7 +55,8 @@ class Roles:
 
     def fits(self, potential: Potential, tensors: tuple[Tensor, ...]) -> bool:
         """Whether the parameters of the potential stand where they stood."""
-        return all(tensors[i] is potential.learned[n] for n, i in self.learned)
+        learned = potential.learned
+        return all(n < len(learned) and tensors[i] is learned[n] for n, i in self.learned)
 
 
 class Program:
@@ -113,7 +114,10 @@ class Program:
         graphs = [traced(gradient, both[0], energy)]
         if product is not None:
             graphs.append(traced(products, both[1], energy))
-        self.capturable = not any(speaks_to_host(traced) for traced in graphs)
+        written = _written(graphs[0])
+        self.constant = [i for n, i in enumerate(self._order, start=1) if n not in written]
+        """The tensors beside the point that the energy only reads, by their number among the inputs of its graph."""
+        self.capturable = not any(speaks_to_host(graph) for graph in graphs)
         """Whether a CUDA graph may hold the programs: nothing in them waits for the device or reads host memory."""
         self.kept = hand_over(graphs[0], graphs[1]) if keep else 0
         """How many results of ∇E the products take over; 0 too where none is expensive."""
@@ -163,6 +167,25 @@ class Program:
             rest[target] = bar
         return at_point, rest
 
+    def require_same(
+        self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor, plain: tuple[Tensor, Tensor], name: str
+    ) -> None:
+        """Refuse a program whose ∇E is not that of the energy, evaluated plainly at the same point."""
+        gradient, energies = (t.double() for t in plain)
+        if not bool(gradient.isfinite().all()):
+            return
+        tensors = tuple(t.detach() for t in tensors)
+        found = self.gradient(tensors, potential, point)[0].double()
+        # Where large terms cancel, rounding is as large as they are.
+        least = 100 * torch.finfo(point.dtype).eps * float(energies.abs().max()) * point[:1].numel() ** 0.5
+        size = float(gradient.norm())
+        if not float((found - gradient).norm()) <= _DIFFERENCE[point.dtype] * size + least:
+            raise NotTraceable(f"{name} cannot be traced: its program has another gradient than itself. {INSTEAD}")
+        if len(self.constant) < len(self._order):
+            again = self.gradient(tensors, potential, point)[0].double()
+            if not float((found - again).norm()) <= 1e-4 * size + least:
+                raise NotTraceable(f"{name} changes a tensor that it reads whenever it is evaluated. {INSTEAD}")
+
     def _cut(self, inputs: list[Tensor], rows: slice, moving: int) -> list[Tensor]:
         """The inputs of a chunk: of the first ``moving`` its rows, of the others everything."""
         if self.pieces.number == 1:
@@ -173,7 +196,34 @@ class Program:
         """The features as they are in the potential, and the other tensors that were handed over."""
         leaves = trees.tensors(potential.features)
         features = [leaves[n].detach() for n, _ in self.roles.features]
-        return [*features, *(tensors[i].detach() for i in self._order[self._moving :])]
+        return [*features, *(tensors[i] for i in self._order[self._moving :])]
+
+
+_DIFFERENCE = {torch.float64: 1e-6, torch.float32: 0.1, torch.bfloat16: 0.5, torch.float16: 0.5}
+"""What may lie between two ways to compute ∇E, which a program may round to TF32 or bfloat16."""
+
+
+def _written(program: GraphModule) -> set[int]:
+    """The inputs that a program writes into, by their number."""
+    places = {node: i for i, node in enumerate(program.graph.find_nodes(op="placeholder"))}
+    found = set()
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not writes(node):
+            continue
+        changed = [a for a in node.all_input_nodes if _is_changed(node, a)]
+        while changed:
+            at = changed.pop()
+            if at in places:
+                found.add(places[at])
+            elif at.op == "call_function" and is_view(at):
+                changed.append(at.args[0])
+    return found
+
+
+def _is_changed(node: Node, operand: Node) -> bool:
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    given = [*zip(arguments, node.args, strict=False), *((a, node.kwargs.get(a.name)) for a in arguments)]
+    return any(value is operand and a.alias_info is not None and a.alias_info.is_write for a, value in given)
 
 
 @dataclass(frozen=True)
@@ -182,6 +232,24 @@ class Bound:
 
     program: Program
     tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        # Aliases stay with the memory that was read, whatever is assigned to ``.data`` later.
+        object.__setattr__(self, "tensors", tuple(t.detach() for t in self.tensors))
+        object.__setattr__(self, "_versions", self._now())
+
+    def _now(self) -> list[int]:
+        constant = [self.tensors[i] for i in self.program.constant]
+        return [0 if t.is_inference() else t._version for t in constant]
+
+    def require_unchanged(self) -> None:
+        """The backward pass reads them again. Autograd looks after parameters and features; buffers are not its own."""
+        for i, then, now in zip(self.program.constant, self._versions, self._now(), strict=True):  # type: ignore[attr-defined]
+            if then != now:
+                raise RuntimeError(
+                    f"a tensor of shape {tuple(self.tensors[i].shape)} that the energy reads has been modified by an "
+                    "inplace operation between the descent and its backward pass"
+                )
 
     @classmethod
     def of(

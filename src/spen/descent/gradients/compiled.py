@@ -19,6 +19,7 @@ from spen.descent.gradients.replay import Replayed, Tape, refuse_replica, replay
 from spen.descent.gradients.second_order import require_known_tensors
 from spen.descent.loop import Descend, Path
 from spen.descent.potential import Potential
+from spen.descent.repeatable import generators, same, untouched
 from spen.protocols import GradientStrategy
 
 if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
@@ -90,7 +91,7 @@ class Compiled(GradientStrategy):
         if ready.recorder is not None:
             return ready.recorder.run(masked, potential, ready, start)
         bound = ready.bound
-        tape = Tape(masked, ready.cut, bound.product, None, bound.gradient, self.keep)
+        tape = Tape(masked, ready.cut, bound.product, None, bound.gradient, self.keep, check=bound.require_unchanged)
         return replayed_by(tape, potential, start)
 
     def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
@@ -144,22 +145,29 @@ class Compiled(GradientStrategy):
         # Guards look at the type and shape of the point, not at its values: any will do.
         with torch.enable_grad():
             entry, tensors = slot.energy(cut.energy, cut.view, slot.point, one.features)
-        if entry.built is None:
-            self._look(one, slot.point, differentiated)
+        if entry.built is None or not entry.built.roles.fits(one, tensors):
             product = self.through.product if differentiated else None
-            entry.built = self._made(entry.graph, one, slot.point, tensors, product, pieces)
-        program: Program = entry.built
-        if not program.roles.fits(one, tensors):
-            raise RuntimeError(f"the parameters of {type(cut.energy).__name__} are not in the order they were in")
+            with untouched(start.device, cut.energy):
+                plain = self._look(one, slot.point, differentiated)
+                program = self._made(entry.graph, one, slot.point, tensors, product, pieces)
+                if plain is not None:
+                    program.require_same(tensors, one, slot.point, plain, slot.energy.name)
+            entry.built = program
+        program = entry.built
         bound = Bound(program, tensors)
         graphs = start.device.type == "cuda" if self.graphs is None else self.graphs
         if not graphs or not program.capturable:
             return Ready(bound, cut, None, ())
         return self._captured(slot, descend, bound, cut, start)
 
-    def _look(self, potential: Potential, point: Tensor, differentiated: bool) -> None:
-        """Evaluate the energy plainly: its own errors are shown as they are, and what a program would get wrong."""
-        potential.gradient(point, partial(require_known_tensors, twice=True) if differentiated else None)
+    def _look(self, potential: Potential, point: Tensor, differentiated: bool) -> tuple[Tensor, Tensor] | None:
+        """Evaluate the energy plainly: its own errors are shown as they are, and what a program would get wrong.
+
+        None: it draws random numbers, and is another function every time.
+        """
+        before = generators(point.device)
+        found = potential.gradient(point, partial(require_known_tensors, twice=True) if differentiated else None)
+        return found if same(before, generators(point.device)) else None
 
     def _captured(self, slot: _Slot, descend: Descend, bound: Bound, cut: Potential, start: Tensor) -> Ready:
         """A CUDA graph holds the loop too: what rule, domain and stop read is guarded like the energy."""
@@ -167,7 +175,8 @@ class Compiled(GradientStrategy):
         from spen.descent.compiled.guards import Guarded, NotTraceable
 
         if slot.loop is None:
-            slot.loop = Guarded(walk, "the descent")
+            results = 1 + (0 if descend.stop is None else descend.rule.steps)
+            slot.loop = Guarded(walk, "the descent", results)
         leaf = start.detach()
         try:
             with torch.enable_grad():

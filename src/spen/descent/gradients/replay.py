@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from spen.descent.gradients.second_order import Products, plus, require_known_tensors
 from spen.descent.loop import Descend, Path, Step
-from spen.descent.potential import Inspect, Potential
+from spen.descent.potential import Inspect, Potential, ScoreFunction
 from spen.descent.repeatable import Held, States, drawing_from, generators, is_replica, same, set_generators
 from spen.protocols import GradientStrategy
 
@@ -80,9 +81,11 @@ class Tape:
     gradient: Evaluation = Potential.gradient
     keep: float = 0.0  # the share of the steps, from the last one on, whose evaluations leave something
     inspect: Inspect | None = None  # looks at the graph of the energy's first evaluation
+    check: Callable[[], None] = lambda: None  # raises if the backward pass would read other tensors than were there
     learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
     path: Path = field(default_factory=Path)
     steps: list[Taken] = field(default_factory=list)
+    energies: list[Tensor] = field(default_factory=list)  # of the steps; nothing if the energy is a program
     autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
 
     def __post_init__(self) -> None:
@@ -133,6 +136,7 @@ class Tape:
 
         # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
+        self.energies = self.path.energies if self.gradient is Potential.gradient else []
         return store.tensors
 
     def path_of(self, results: Sequence[Tensor], taken: int) -> Path:
@@ -192,6 +196,7 @@ class _Replay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tape: Tape = ctx.tape
+        tape.check()
         with tape.held.put_back():
             return (None, *tape.pull_back(released(ctx), cotangents))
 
@@ -244,6 +249,7 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
     z_bar: Tensor | None = None
     y_bar: Tensor | None = None
     state_bar: list[Tensor | None] = []
+    compared = False
     for k in reversed(range(taken)):
         step = tape.steps[k]
         active, rows = step.active, step.rows
@@ -280,8 +286,10 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
         with torch.no_grad():
             point = descend.point(z, descend.domain.output(z)).detach()
         kept = _let_go(saved, step.kept) if tape.last is None else []  # the rows may be others by now
+        then = [] if compared else tape.energies[k : k + 1]
+        compared = True  # at the first step that is taken again
         with drawing_from(step.drawn, point.device):
-            point_bar, bars = _products(tape, point, direction, rows, kept)
+            point_bar, bars = _products(tape, point, direction, rows, kept, then)
         for i, bar in enumerate(bars):
             if bar is not None and i < features and rows is not None:
                 bar = torch.zeros_like(targets[i]).index_copy(0, rows, bar)
@@ -301,10 +309,42 @@ def _let_go(saved: list[Tensor], indices: list[int]) -> list[Tensor]:
     return taken
 
 
-def _products(tape: Tape, point: Tensor, direction: Tensor, rows: Tensor | None, kept: list[Tensor]) -> Products:
+@dataclass(frozen=True)
+class _Again(Potential):
+    """The potential in the backward pass, where it must have the values that it had."""
+
+    before: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:
+        energies = super().__call__(point, part)
+        if part is None:  # some terms alone, and other points, are asked for by finite differences
+            value = forward_ad.unpack_dual(energies).primal if forward_ad._current_level >= 0 else energies
+            self._compare(value.detach().to(self.before.dtype))
+        return energies
+
+    def _compare(self, value: Tensor) -> None:
+        known = self.before.isfinite()
+        size = self.before.abs().where(known, 0.0).amax()
+        if bool(((value - self.before).abs() > _SLACK.get(value.dtype, 0.05) * size).logical_and(known).any()):
+            raise RuntimeError(
+                f"the energy {type(self.energy).__name__} has another value in the backward pass than it had in the "
+                "descent: something that it reads was changed in between, or it changes with every evaluation. Call "
+                "backward before the change, or use gradient=Exact()"
+            )
+
+
+_SLACK = {torch.float64: 1e-9, torch.float32: 1e-3}
+
+
+def _products(
+    tape: Tape, point: Tensor, direction: Tensor, rows: Tensor | None, kept: list[Tensor], then: list[Tensor]
+) -> Products:
+    part = tape.potential if rows is None else tape.potential.detached(rows)
+    if then:
+        before = then[0] if rows is None else then[0].index_select(0, rows)
+        part = _Again(part.energy, part.features, part.view, part.learned, part.draws, before)
     if rows is None:
-        return tape.product(tape.potential, point, direction, *kept)
-    part = tape.potential.detached(rows)
+        return tape.product(part, point, direction, *kept)
     at_rows, bars = tape.product(part, point.index_select(0, rows), direction.index_select(0, rows), *kept)
     full = None if at_rows is None else torch.zeros_like(point).index_copy(0, rows, at_rows)
     return full, bars
