@@ -14,7 +14,13 @@ from spen.descent.potential import Potential
 
 
 class ForwardOverReverse(Replayed):
-    """H v and ∂_θ⟨v, ∇E⟩ are the tangents of (∇_y E, ∇_θ E) when y moves along v: exact, with no second graph."""
+    """H v and ∂_θ⟨v, ∇E⟩ are the tangents of (∇_y E, ∇_θ E) when y moves along v: exact, with no second graph.
+
+    On a GPU energies with group norms are refused: torch's tangent of these is wrong there. ``Compiled`` writes them
+    out.
+    """
+
+    forward = True
 
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
         targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]

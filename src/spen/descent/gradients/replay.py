@@ -39,12 +39,15 @@ class Replayed(GradientStrategy):
     exact = True
     """False: the products are estimates from first derivatives alone."""
 
+    forward = False
+    """True: the products are formed by forward mode."""
+
     @abstractmethod
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
         """H v and ∂⟨v, ∇E⟩ at a point, for features and parameters in the order of the potential."""
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        return replay(descend, potential, start, self.product, twice=self.exact)
+        return replay(descend, potential, start, self.product, twice=self.exact, forward=self.forward)
 
 
 def replayed(through: GradientStrategy, who: str) -> Replayed:
@@ -164,12 +167,14 @@ def replay(
     *,
     last: int | None = None,
     twice: bool = True,
+    forward: bool = False,
 ) -> Path:
     """Run the loop without a graph; its backward replays the steps with ``product``.
 
     The graph of the energy at the first step is inspected: ``twice`` says whether ``product`` needs second derivatives.
     """
-    tape = Tape(descend, potential.detached(), product, last, inspect=partial(require_known_tensors, twice=twice))
+    inspect = partial(require_known_tensors, twice=twice, forward=forward)
+    tape = Tape(descend, potential.detached(), product, last, inspect=inspect)
     return replayed_by(tape, potential, start)
 
 

@@ -135,13 +135,21 @@ def require_twice_differentiable(potential: Potential, energies: Tensor, point: 
         raise _only_once(potential, " or ".join(names))
 
 
-def require_known_tensors(potential: Potential, energies: Tensor, point: Tensor, *, twice: bool) -> None:
+def require_known_tensors(
+    potential: Potential, energies: Tensor, point: Tensor, *, twice: bool, forward: bool = False
+) -> None:
     """Refuse an energy that a replay would differentiate wrongly.
 
     Its backward pass sends gradients to the features and to the parameters of the energy, and to nothing else. With
-    ``twice`` it needs second derivatives; without, differences of first ones, which half precision cannot supply.
+    ``twice`` it needs second derivatives; without, differences of first ones, which half precision cannot supply. With
+    ``forward`` these are taken by forward mode.
     """
     graph = Graph.of(energies)
+    if forward and on_gpu(point) and any("GroupNorm" in name for name in graph.operations):
+        raise NotTwiceDifferentiable(
+            f"the energy {type(potential.energy).__name__} normalises groups, and torch's forward mode through "
+            "group_norm is wrong on a GPU. Use gradient=Checkpointed() or gradient=Compiled()"
+        )
     if twice and graph.once_differentiable:
         raise _only_once(potential, " or ".join(graph.once_differentiable))
     known = {id(t) for t in (point, *potential.feature_tensors(), *potential.parameters())}
@@ -150,6 +158,10 @@ def require_known_tensors(potential: Potential, energies: Tensor, point: Tensor,
             raise unknown_tensor(potential.energy, leaf)
     if not twice and not torch.is_autocast_enabled(point.device.type):
         refuse_half_precision(potential.energy, graph.dtypes)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
 
 
 def unknown_tensor(energy: nn.Module, tensor: Tensor) -> ValueError:

@@ -26,7 +26,15 @@ class Truncated(GradientStrategy):
         self.through = replayed(Checkpointed() if through is None else through, "Truncated")
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
-        return replay(descend, potential, start, self.through.product, last=self.steps, twice=self.through.exact)
+        return replay(
+            descend,
+            potential,
+            start,
+            self.through.product,
+            last=self.steps,
+            twice=self.through.exact,
+            forward=self.through.forward,
+        )
 
     def __repr__(self) -> str:
         return f"Truncated({self.steps}, through={self.through})"
