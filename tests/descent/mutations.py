@@ -13,11 +13,13 @@ import argparse
 import copy
 import random
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -163,7 +165,7 @@ class World:
             term, changes = KINDS[name](rng, stack)
             terms.append(term)
             self.changes |= {f"{name}/{change}": function for change, function in changes.items()}
-        domain = rng.choice([Reals, Simplex, Box])()
+        domain = rng.choice([Reals, Simplex, Box, partial(Simplex, "through_logits")])()
         rule = rng.choice([Momentum, GradientDescent])(2, 0.2, learn_rates=True)
         stop = rng.choice([None, spen.RelativeChange(0.05)])
         self.minimizer = spen.Minimizer(domain, rule, make(), stop).double()
@@ -278,8 +280,15 @@ def _short(error: Exception) -> str:
     return " ".join(words[:12])
 
 
-def run(cases: int, seed: int, strategies: list[str] | None = None) -> Tally:
-    """So many cases, drawn from a seed."""
+def run(
+    cases: int,
+    seed: int,
+    strategies: list[str] | None = None,
+    *,
+    seconds: float = float("inf"),
+    say: Callable[[Tally], None] = lambda tally: None,
+) -> Tally:
+    """So many cases, drawn from a seed, or as many as there is time for. ``say`` is told after each energy."""
     rng, tally, began = random.Random(seed), Tally(), time.perf_counter()
     traced = Guarded._traced
 
@@ -288,15 +297,24 @@ def run(cases: int, seed: int, strategies: list[str] | None = None) -> Tally:
         return traced(self, *arguments)
 
     with mock.patch.object(Guarded, "_traced", counted):
-        while sum(tally.cases.values()) < cases:
+        while sum(tally.cases.values()) < cases and tally.seconds < seconds:
             strategy = rng.choice(strategies or list(STRATEGIES))
             with ExitStack() as stack:
                 world = World(rng, strategy, stack)
                 previous = None
                 for _ in range(min(CHANGES, cases - sum(tally.cases.values()))):
                     previous = one_case(world, tally, strategy, previous)
-    tally.seconds = time.perf_counter() - began
+            tally.seconds = time.perf_counter() - began
+            say(tally)
     return tally
+
+
+def progress(tally: Tally) -> None:
+    done, found = sum(tally.cases.values()), len(tally.silent) + len(tally.unknown)
+    if done % 100 == 0:
+        print(f"{done} cases, {found} failures, {tally.seconds:.0f} s", file=sys.stderr, flush=True)
+        for line in (*tally.silent, *tally.unknown):
+            print(line, file=sys.stderr, flush=True)
 
 
 def main() -> None:
@@ -304,9 +322,10 @@ def main() -> None:
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--strategy", choices=list(STRATEGIES), action="append")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so many")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    tally = run(options.cases, options.seed, options.strategy)
+    tally = run(options.cases, options.seed, options.strategy, seconds=options.seconds, say=progress)
     print(tally.table())
     for title, found in (("silent", tally.silent), ("unknown", tally.unknown), ("needless", tally.needless)):
         for line in found:
