@@ -238,14 +238,14 @@ def test_inexact_strategies_must_be_allowed_and_much_faster(
     tolerance: float | None, seconds: float, wins: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeTime(monkeypatch, {"FiniteDifference": seconds})
-    trained(Auto(tolerance, compiled=False), 1500)
+    trained(Auto(tolerance, compiled=False), 700)
     assert (clock.order[-1] == "FiniteDifference") is wins
 
 
 def test_an_inexact_gradient_beyond_the_tolerance_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTime(monkeypatch, {"FiniteDifference": 0.1})
     auto = Auto(1e-12, compiled=False)
-    trained(auto, 1500)
+    trained(auto, 700)
     assert "FiniteDifference(radius=None, doubled=True): its gradient is " in auto.explain()
     assert auto.explain().startswith("Exact()")
 
@@ -254,7 +254,7 @@ def test_programs_are_tried_where_they_are_worth_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(auto_trial, "WORTH", 0)
     clock = FakeTime(monkeypatch, {"Compiled": 0.5})
     auto = Auto()
-    trained(auto, 2000)
+    trained(auto, 900)
     assert clock.order[-1] == "Compiled"
     assert auto.explain().startswith("Compiled(ForwardOverReverse(), keep=1) for Scaled on cpu: faster than Exact()")
 
@@ -298,7 +298,7 @@ def test_prediction_never_needs_a_program() -> None:
 def test_small_energies_are_not_compiled_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeTime(monkeypatch, {"Compiled": 0.5})
     auto = Auto()
-    trained(auto, 2000)
+    trained(auto, 900)
     assert (
         "Compiled(ForwardOverReverse(), keep=1): not tried: double backprop holds less than 4.0 MiB" in auto.explain()
     )

@@ -21,7 +21,7 @@ import spen.rules
 from spen.descent.convergence import RelativeChange
 from spen.domains import Box, Domain, Simplex
 from spen.energies import EntropySmoothed, Linear, NegativeEntropy, Scaled, SoftNand, Sum
-from spen.gradients import Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
+from spen.gradients import Checkpointed, Exact, GradientStrategy
 from spen.objectives import (
     ContrastiveDivergence,
     EndToEnd,
@@ -261,8 +261,8 @@ def _made(class_: type, **options: Any) -> Any:
 def _changed(class_: type, option: str) -> Any:
     default = inspect.signature(class_).parameters[option].default
     value = OTHER[option] if option in OTHER else _other(FIRST.get(option, default))
-    if option == "keep" or option == "precision":
-        return _made(class_, **{option: value}, through=ForwardOverReverse())
+    if class_ is Compiled and option == "through":
+        value = Checkpointed()
     return _made(class_, **{option: value})
 
 

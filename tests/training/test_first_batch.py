@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
-from spen.energies import EntropySmoothed, Linear, Scaled, Sum
+from spen.energies import Linear, Scaled, Sum
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Energy
 from spen.rules import GradientDescent
@@ -76,7 +76,7 @@ def _fit(energy: nn.Module, out: Path, *, feedforward: bool = False) -> None:
     [
         (Sum(local=Quadratic(), prior=Total()), "()"),
         (Sum(local=Quadratic(), prior=Scaled(Total(), 0.5)), "()"),
-        (EntropySmoothed(Sum(local=Quadratic(), prior=Total())), "()"),
+        (Scaled(Sum(local=Quadratic(), prior=Total()), 2.0), "()"),
         (Sum(local=Quadratic(), prior=nn.Bilinear(3, 3, 1)), "(4, 1)"),
     ],
 )

@@ -111,7 +111,8 @@ class _Observer(GradientStrategy):
         timed = []
         for strategy in _strategies():
             try:
-                found = [training_step(strategy, descend, potential, start) for _ in range(4)][-1]
+                warm_up = 4 if isinstance(strategy, Compiled) else 1  # a CUDA graph is captured in the third descent
+                found = [training_step(strategy, descend, potential, start) for _ in range(warm_up)][-1]
             except Exception as failure:  # it cannot be used with this energy: the row says why
                 timed.append(Timed(str(strategy), None, None, None, sentence(failure)))
                 continue
