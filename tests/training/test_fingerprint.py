@@ -21,7 +21,7 @@ import spen.rules
 from spen.descent.convergence import RelativeChange
 from spen.domains import Box, Domain, Simplex
 from spen.energies import EntropySmoothed, Linear, NegativeEntropy, Scaled, SoftNand, Sum
-from spen.gradients import Checkpointed, Exact, GradientStrategy
+from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, GradientStrategy
 from spen.objectives import (
     ContrastiveDivergence,
     EndToEnd,
