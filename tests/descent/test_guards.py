@@ -468,6 +468,15 @@ def test_tensors_changed_in_place_are_noticed(name: str, strategy: GradientStrat
 
 
 @pytest.mark.parametrize("strategy", REPLAYED[:2], ids=str)
+def test_a_parametrization_between_descent_and_backward_is_noticed(strategy: GradientStrategy) -> None:
+    energy, x = Reading(lambda: 1.0).double(), batch()
+    loss = spen.Minimizer(Reals(), Momentum(3, 0.2), strategy)(energy, x, torch.zeros_like(x)).output.square().sum()
+    parametrizations.weight_norm(energy.mix)
+    with pytest.raises(RuntimeError, match="was a Linear in the descent is a ParametrizedLinear in the backward pass"):
+        loss.backward()
+
+
+@pytest.mark.parametrize("strategy", REPLAYED[:2], ids=str)
 def test_what_nobody_holds_is_noticed_by_its_value(strategy: GradientStrategy) -> None:
     cfg, x = SimpleNamespace(beta=1.0), batch()
     energy = Reading(lambda: cfg.beta).double()

@@ -22,10 +22,17 @@ class Held:
         parts = [part for module in modules for part in module.modules()]
         places: list[Any] = [own for p in parts for own in (p.__dict__, p._parameters, p._buffers, p._modules)]
         self._places = [(own, dict(own)) for own in places]
+        self._kinds = [(part, type(part)) for part in parts]
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
         """The modules with these tensors and fields; afterwards they have those again that they had before."""
+        for part, kind in self._kinds:
+            if type(part) is not kind:
+                raise RuntimeError(
+                    f"a module that was a {kind.__name__} in the descent is a {type(part).__name__} in the backward "
+                    "pass, as parametrizations make it: call backward before the change, or use gradient=Exact()"
+                )
         changed = [
             (own, then, dict(own))
             for own, then in self._places
