@@ -473,7 +473,7 @@ def functions_in_attributes(rng: random.Random, stack: ExitStack) -> tuple[nn.Mo
             closure[0].cell_contents = one(rng)
 
     def keyword() -> None:
-        term.part.keywords["scale"] = one(rng)
+        term.part.keywords["scale" if term.part.func is powered else "beta"] = one(rng)
 
     def keyword_default() -> None:
         powered.__kwdefaults__["shift"] = one(rng)
