@@ -322,7 +322,8 @@ class _Walk:
             self._held.append(thing)
             if len(self._seen) > most:
                 raise NotTraceable(f"the energy holds more than {most:,} objects, too many to compare. {INSTEAD}")
-            stack.extend(self._reached(thing))
+            with suppress(Exception):  # an object that cannot be looked into: Dynamo could not read it either
+                stack.extend(self._reached(thing))
 
     def _reached(self, thing: Any) -> Iterator[Any]:
         if isinstance(thing, functools.partial):

@@ -174,15 +174,18 @@ class Program:
         gradient, energies = (t.double() for t in plain)
         if not bool(gradient.isfinite().all()):
             return
-        tensors = tuple(t.detach() for t in tensors)
-        found = self.gradient(tensors, potential, point)[0].double()
+        # The point and the features are those of one chunk.
+        inputs = [point.detach().contiguous(), *self._inputs(tuple(t.detach() for t in tensors), potential)]
+        with torch.no_grad():
+            found = self._gradient(*inputs)[0].double()
         # Where large terms cancel, rounding is as large as they are.
         least = 100 * torch.finfo(point.dtype).eps * float(energies.abs().max()) * point[:1].numel() ** 0.5
         size = float(gradient.norm())
         if not float((found - gradient).norm()) <= _DIFFERENCE[point.dtype] * size + least:
             raise NotTraceable(f"{name} cannot be traced: its program has another gradient than itself. {INSTEAD}")
         if len(self.constant) < len(self._order):
-            again = self.gradient(tensors, potential, point)[0].double()
+            with torch.no_grad():
+                again = self._gradient(*inputs)[0].double()
             if not float((found - again).norm()) <= 1e-4 * size + least:
                 raise NotTraceable(f"{name} changes a tensor that it reads whenever it is evaluated. {INSTEAD}")
 
