@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spen
 from spen.descent.compiled import NotTraceable
 from spen.descent.compiled.simplify import simplified, speaks_to_host
+from spen.descent.compiled.trace import Bound
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential
 from spen.domains import Reals
@@ -225,3 +226,12 @@ def _trajectory(model: spen.SPEN, x: Tensor, masked: bool) -> spen.Trajectory:
     with torch.no_grad():
         path = descend(potential.detached(), start)
         return spen.Trajectory.of(path, minimizer.domain, minimizer.rule.steps, potential, start, gradients=True)
+
+
+def test_a_program_is_for_points_of_one_shape_and_type() -> None:
+    x = torch.rand(3, 4, dtype=torch.float64)
+    potential = Potential.of(Pull().double(), x)
+    bound = Bound.of(potential, x, ForwardOverReverse().product, lambda program, _: program)
+    words = r"returns examples of shape \(4,\) and torch.float32, but the program was made for \(4,\) and torch.float64"
+    with pytest.raises(RuntimeError, match=words):
+        bound.gradient(potential, x.float())

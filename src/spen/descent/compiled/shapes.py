@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from spen import trees
 
 Key = tuple[Any, ...]
 
@@ -18,7 +19,7 @@ def signature(tensor: Tensor) -> Key:
 
 def structure(features: Any) -> Key:
     """The tree, the signatures and strides of its tensors, and its constants."""
-    leaves, spec = pytree.tree_flatten(features)
+    leaves, spec = trees.flatten(features)
     return spec, tuple((signature(leaf), leaf.stride()) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
 
 

@@ -81,7 +81,7 @@ class Program:
     ) -> None:
         graph = written_out(graph)
         self.roles = Roles.of(potential, point, tensors)
-        self._point = point.detach()
+        self._point = tuple(point.shape[1:]), point.dtype  # of each example
         self.pieces = pieces
         moving = [i for _, i in self.roles.features]
         others = [i for i in range(len(tensors)) if i != self.roles.point and i not in moving]
@@ -130,10 +130,10 @@ class Program:
 
     def gradient(self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
         """(∇E, E) at a point, and what the product there wants back."""
-        if (point.shape[1:], point.dtype) != (self._point.shape[1:], self._point.dtype):
+        if (tuple(point.shape[1:]), point.dtype) != self._point:
             raise RuntimeError(
-                f"the domain yields points of shape {tuple(point.shape)} and {point.dtype}; the program was made for "
-                f"{tuple(self._point.shape)} and {self._point.dtype}: a program is made for one domain"
+                f"the domain returns examples of shape {tuple(point.shape[1:])} and {point.dtype}, but the program was "
+                f"made for {self._point[0]} and {self._point[1]}: use one Compiled() for each domain"
             )
         inputs = [point.detach().contiguous(), *self._inputs(tensors, potential)]
         with torch.no_grad():

@@ -72,8 +72,8 @@ class Auto(GradientStrategy):
 
     In a long run other exact strategies are tried on training steps, in turns with the present one, as soon as trying
     one takes no more than 2 % of the time trained so far; one that is 5 % faster takes over. ``measure=False`` leaves
-    that out: runs that must be equal bit for bit need it, or a strategy by name. ``tolerance`` allows inexact
-    strategies whose gradient is so far (relative) from the exact one; they must be 1.3 times as fast in every turn.
+    that out, for runs that must be equal bit for bit. ``tolerance`` allows inexact strategies, up to this relative
+    error of the gradient; one of them takes over if it is 1.3 times as fast in every turn.
     ``compiled=False`` makes no programs.
     """
 

@@ -43,8 +43,8 @@ class Compiled(GradientStrategy):
     for the backward pass instead of being computed again, ``True`` is all: on a CPU the time of double backprop, at
     about a quarter of its memory for convolutional energies. Where nothing is expensive nothing is kept.
 
-    ``rows`` sends the batch through the programs in pieces of so many examples at most: the memory that they work in
-    shrinks in proportion, and time grows a little.
+    ``rows`` is the chunk size: the batch goes through the programs in chunks of at most so many examples. Their working
+    memory shrinks in proportion, and time grows a little.
 
     A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
     after ``shapes`` programs new ones stay plain. A program runs only for the energy it was made from: whatever the
@@ -78,7 +78,7 @@ class Compiled(GradientStrategy):
         self.keep, self.rows = float(keep), rows
         self.precision, self.fuse, self.graphs = precision, fuse, graphs
         self.patience, self.shapes = patience, shapes
-        self._plain: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # energies that are predicted with without programs
+        self._plain: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # energies that predict without programs
         self._slots: weakref.WeakKeyDictionary[nn.Module, dict[Key, _Slot]] = weakref.WeakKeyDictionary()
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
