@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import re
 import subprocess
@@ -507,6 +508,42 @@ def test_a_network_that_counts_its_calls_stays_plain() -> None:
         network.calls = calls - 1
         agree(list(found), list(plain(network, y, None)))
     assert "changes something that it reads whenever it is evaluated" in d.explain()
+
+
+def test_a_cache_that_dynamo_looks_behind_stays_plain() -> None:
+    source = {"beta": 1.0}
+    cached = functools.lru_cache(lambda: source["beta"])
+
+    class Cached(Net):
+        def forward(self, y: Tensor, features: Any = None) -> Tensor:
+            return cached() * super().forward(y, features)
+
+    network, y = Cached(), made(BATCH, N)
+    d = made_for(network)
+    for beta in (1.0, 2.0):  # the cache holds 1 for ever
+        source["beta"] = beta
+        for _ in range(CALLS):
+            agree(list(d.gradient(y)), list(plain(network, y, None)))
+    assert "its program has other derivatives than itself" in d.explain()
+
+
+@pytest.mark.parametrize("kind", ["gradient", "curvature"])
+def test_group_norms_behind_convolutions(kind: str) -> None:
+    """In another memory format torch's own gradient of a group norm is wrong on a CPU: here it is written out."""
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.Softplus(), nn.Conv2d(16, 16, 3), nn.GroupNorm(4, 16)
+    )
+    network.append(nn.Softplus())
+    y, v = torch.randn(2, 1, 8, 9), torch.randn(2, 1, 8, 9)
+    results = []
+    for d in (Derivatives(network, compile=False), made_for(network)):
+        for _ in range(CALLS):
+            found = d.gradient(y) if kind == "gradient" else d.curvature(y, v)
+            bars = torch.autograd.grad(found[-1].square().sum(), list(network.parameters()), allow_unused=True)
+        results.append([*found, *(b for b in bars if b is not None)])
+    for f, e in zip(*results, strict=True):
+        assert float((f - e).norm()) <= 1e-4 * float(e.norm())
 
 
 def test_a_once_differentiable_operation_is_refused_where_it_would_be_wrong() -> None:

@@ -285,18 +285,37 @@ class Derivatives:
         key = (kind, graph, reached, by)
         if key not in built.programs:
             try:
-                built.programs[key] = self._made(kind, call, inputs, reached, by, graph)
+                joint = self._made(kind, call, inputs, reached, by, graph)
+                self._require_same(kind, call, inputs, features, joint)
+                built.programs[key] = joint
             except NotTraceable as error:
                 built.plain = _without_advice(error)
                 call.slot.why = built.plain
                 return None
         return built.programs[key], crossed
 
+    def _require_same(self, kind: str, call: _Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
+        """Refuse a program whose results are not those of the network, evaluated plainly."""
+        from spen.descent.compiled.guards import NotTraceable
+
+        y, v = inputs[call.point], None if kind == GRADIENT else inputs[-1]
+        with torch.no_grad():
+            pairs = list(zip(joint(inputs), self._plain(kind, y, v, features), strict=False))
+        for found, right in pairs[:1] if kind == PRODUCT else pairs:
+            allowed = 1e-6 if right.dtype is torch.float64 else 0.05
+            # NaN and infinity are the network's own.
+            if (
+                bool(right.isfinite().all())
+                and not float((found - right).norm()) <= allowed * float(right.norm()) + 1e-6
+            ):
+                raise NotTraceable(f"the {self._name} cannot be traced: its program has other derivatives than itself")
+
     def _made(
         self, kind: str, call: _Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
     ) -> Joint:
         from spen.descent.compiled.host import for_host
         from spen.descent.compiled.joint import Joint
+        from spen.descent.compiled.norms import written_out
 
         def lowering(traced: Any, example: list[Tensor]) -> Any:
             if not self.fuse and not example[0].is_cuda:
@@ -306,7 +325,7 @@ class Derivatives:
             return lowered(traced, example, fuse=self.fuse, precision=None)
 
         return Joint(
-            _function(kind, call.entry.graph, call.point, by),
+            _function(kind, written_out(call.entry.graph), call.point, by),
             inputs,
             lowering,
             name=f"the {self._name}",
