@@ -7,9 +7,8 @@ a change of anything that the network reads leads to another program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,11 +18,10 @@ from torch.utils import _pytree as pytree
 from spen import trees
 from spen.arguments import require
 from spen.descent.compiled.shapes import Key, modes, signature, structure
+from spen.descent.compiled.states import Built, Call, Slot, shape_of, watched, without_advice
 from spen.descent.gradients.second_order import Graph, NotTwiceDifferentiable
-from spen.descent.repeatable import generators, same
 
 if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
-    from spen.descent.compiled.guards import Entry, Guarded
     from spen.descent.compiled.joint import Joint
 
 __all__ = ["Cross", "Derivatives"]
@@ -83,7 +81,7 @@ class Derivatives:
             raise ValueError(f"Derivatives needs patience ≥ 0 and shapes ≥ 1, not {patience} and {shapes}")
         self.network, self.compile, self.fuse = network, compile, fuse
         self.patience, self.shapes = patience, shapes
-        self._slots: dict[Key, _Slot] = {}
+        self._slots: dict[Key, Slot] = {}
 
     # ── what is asked for ──
 
@@ -114,7 +112,7 @@ class Derivatives:
 
     def explain(self) -> str:
         """For every shape that was met: whether it is compiled, and if not, why."""
-        lines = [f"{_shape(key)}: {slot.state()}" for key, slot in self._slots.items()]
+        lines = [f"{shape_of(key)}: {slot.state()}" for key, slot in self._slots.items()]
         return "\n".join(lines) if lines else "nothing was computed yet"
 
     def forget(self) -> None:
@@ -132,7 +130,7 @@ class Derivatives:
         if call is None:
             return self._plain(kind, y, v, features)
         if call.entry.built is None:
-            with _watched(call, self._name, y.device) as built:
+            with watched(call, self._name, y.device) as built:
                 return self._plain(kind, y, v, features, built)
         inputs = call.inputs if v is None else [*call.inputs, v]
         ready = self._joint(kind, call, inputs, features)
@@ -176,7 +174,7 @@ class Derivatives:
         return f"network {type(self.network).__name__}"
 
     def _plain(
-        self, kind: str, y: Tensor, v: Tensor | None, features: Any, built: _Built | None = None
+        self, kind: str, y: Tensor, v: Tensor | None, features: Any, built: Built | None = None
     ) -> tuple[Tensor, ...]:
         """By autograd, as it is. ``built`` is told what the graph of the network shows."""
         graph, second = torch.is_grad_enabled(), kind != GRADIENT
@@ -216,7 +214,7 @@ class Derivatives:
 
     # ── programs ──
 
-    def _looked_up(self, y: Tensor, features: Any) -> _Call | None:
+    def _looked_up(self, y: Tensor, features: Any) -> Call | None:
         """The graph for the present state of everything that the network reads, and its inputs; None: plainly."""
         wanted = y.is_cuda if self.compile is None else self.compile
         if not wanted or not y.numel() or _within_something_else(y) or trees.strangers(features):
@@ -227,7 +225,7 @@ class Derivatives:
         key = (signature(y), y.stride(), *structure(features), modes())
         slot = self._slots.get(key)
         if slot is None:
-            slot = _Slot()
+            slot = Slot()
             if len(self._slots) < MANY_SHAPES:
                 self._slots[key] = slot
         if slot.plain is not None:
@@ -244,7 +242,7 @@ class Derivatives:
             slot.give_up(error)
             return None
 
-    def _guarded(self, slot: _Slot, y: Tensor, leaves: list[Tensor], features: Any) -> _Call:
+    def _guarded(self, slot: Slot, y: Tensor, leaves: list[Tensor], features: Any) -> Call:
         from spen.descent.compiled.guards import Guarded, NotTraceable
 
         if slot.guarded is None:
@@ -260,15 +258,15 @@ class Derivatives:
         given = {id(own): t for own, t in zip((leaf, *trees.tensors(cut)), (y, *leaves), strict=True)}
         places = {id(t): i for i, t in enumerate(tensors)}
         found = [places.get(id(t)) for t in trees.tensors(cut)]
-        return _Call(slot, entry, [given.get(id(t), t) for t in tensors], places[id(leaf)], found)
+        return Call(slot, entry, [given.get(id(t), t) for t in tensors], places[id(leaf)], found)
 
     def _joint(
-        self, kind: str, call: _Call, inputs: list[Tensor], features: Any
+        self, kind: str, call: Call, inputs: list[Tensor], features: Any
     ) -> tuple[Joint, list[tuple[Tensor, int | None]]] | None:
         """The program, and for ``product`` where each target stands among the inputs."""
         from spen.descent.compiled.guards import NotTraceable
 
-        built: _Built = call.entry.built
+        built: Built = call.entry.built
         if built.plain is not None:
             return None
         reached = tuple(i for i, t in enumerate(inputs) if t.requires_grad)
@@ -289,12 +287,12 @@ class Derivatives:
                 self._require_same(kind, call, inputs, features, joint)
                 built.programs[key] = joint
             except NotTraceable as error:
-                built.plain = _without_advice(error)
+                built.plain = without_advice(error)
                 call.slot.why = built.plain
                 return None
         return built.programs[key], crossed
 
-    def _require_same(self, kind: str, call: _Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
+    def _require_same(self, kind: str, call: Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
         """Refuse a program whose results are not those of the network, evaluated plainly."""
         from spen.descent.compiled.guards import NotTraceable
 
@@ -311,7 +309,7 @@ class Derivatives:
                 raise NotTraceable(f"the {self._name} cannot be traced: its program has other derivatives than itself")
 
     def _made(
-        self, kind: str, call: _Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
+        self, kind: str, call: Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
     ) -> Joint:
         from spen.descent.compiled.host import for_host
         from spen.descent.compiled.joint import Joint
@@ -399,73 +397,3 @@ def _within_something_else(y: Tensor) -> bool:
         or torch._C._are_functorch_transforms_active()
         or torch.autograd.forward_ad._current_level >= 0
     )
-
-
-@dataclass
-class _Built:
-    """What is known of one state of the network."""
-
-    once: list[str] = field(default_factory=list)  # operations that can be differentiated only once
-    plain: str | None = None  # why there are no programs
-    programs: dict[Any, Joint] = field(default_factory=dict)
-
-
-@dataclass
-class _Slot:
-    """Inputs of one shape."""
-
-    met: int = 0
-    guarded: Guarded | None = None
-    plain: str | None = None  # why this shape stays plain
-    why: str | None = None  # why the latest state of the network does
-
-    def give_up(self, error: Exception) -> None:
-        self.plain, self.guarded = _without_advice(error), None
-
-    def state(self) -> str:
-        if self.plain is not None:
-            return f"plain, {self.plain}"
-        if self.guarded is None:
-            return f"plain, met {self.met} time{'s' if self.met != 1 else ''}"
-        count = sum(len(entry.built.programs) for entry in self.guarded.entries if entry.built is not None)
-        return f"compiled, {count} program{'s' if count != 1 else ''}" + (f"; {self.why}" if self.why else "")
-
-
-@dataclass(frozen=True)
-class _Call:
-    """The graph of the network as it is now, and what it reads."""
-
-    slot: _Slot
-    entry: Entry
-    inputs: list[Tensor]
-    point: int
-    features: list[int | None]  # the place of each tensor of the features among the inputs
-
-
-@contextmanager
-def _watched(call: _Call, name: str, device: torch.device) -> Iterator[_Built]:
-    """Note whether a plain evaluation draws random numbers or writes into what it reads: a program must not."""
-    built = call.entry.built = _Built()
-    constants = [(t, t.detach().clone()) for t in call.inputs if not t.requires_grad]
-    before = generators(device)
-    try:
-        yield built
-    except BaseException:
-        call.entry.built = None  # to be watched again
-        raise
-    if not same(before, generators(device)):
-        built.plain = f"the {name} draws random numbers"
-    elif not all(torch.equal(t, then) for t, then in constants):
-        built.plain = f"the {name} writes into a tensor that it reads"
-    call.slot.why = built.plain
-
-
-def _without_advice(error: Exception) -> str:
-    from spen.descent.compiled.guards import INSTEAD
-
-    return str(error).removesuffix(INSTEAD).rstrip(" .")
-
-
-def _shape(key: Key) -> str:
-    (shape, dtype, device, _), *_ = key
-    return f"y {shape}, {str(dtype).removeprefix('torch.')} on {device}"
