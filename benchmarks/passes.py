@@ -3,13 +3,15 @@
     python -m benchmarks.passes                                  # on this machine's GPU, or small on its CPU
     python -m benchmarks.passes --kinds deep-prior,graph --passes pairs,kernels --seconds 600
 
-Every kind has a process of its own, in which both steps are timed in turns. Above 1 a pass earns something.
+Every kind has a process of its own, in which both steps are timed in turns, after all processes have compiled theirs.
+Above 1 a pass earns something.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -19,13 +21,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import torch
 
 from benchmarks.ceilings import precise
 from benchmarks.kinds import FULL, KINDS, SMALL, TOY, make
-from benchmarks.measure import Step, errors, in_turns, measure, ratio, release
+from benchmarks.measure import Outcome, Step, errors, in_turns, measure, ratio, release
 from benchmarks.problems import Problem
 from benchmarks.results import write_measured, write_whole
 from benchmarks.runner import one_line
@@ -33,18 +36,18 @@ from benchmarks.table import markdown
 from spen.gradients import Compiled
 
 COMPILED = "spen.descent.compiled"
+_BUILT = "all programs are compiled"
 Patch = Callable[[], Any]  # a context in which programs are made without the pass
 
 
 @dataclass(frozen=True)
 class Pass:
-    """How to make a program without a pass. ``added``: the pass is off unless asked for, and the patch puts it on."""
+    """How to make a program without a pass."""
 
     off: Patch
     devices: tuple[str, ...] = ("cuda", "cpu")
     options: tuple[tuple[str, Any], ...] = ()  # of Compiled, with and without the pass
     without: tuple[tuple[str, Any], ...] = ()  # of Compiled, without the pass
-    added: bool = False
 
 
 @contextmanager
@@ -137,7 +140,6 @@ PASSES: dict[str, Pass] = {  # in the order of importance
     "measured ways": Pass(_passes(prefer="cudnn"), _GPU),
     "turned": Pass(_passes(turned=False), _GPU),
     "layout": Pass(_passes(layout=torch.channels_last), _GPU),
-    "matrices": Pass(_passes(matrices=True), _GPU, added=True),
     "keep": Pass(_nothing(), options=_KEPT, without=(("keep", 0.0),)),
     "min-cut": Pass(partial(replaced, "keep", "_cheapest_cut", _uncut), options=_KEPT),
     "zeros": Pass(_skipped("simplify", "_drop_zeros")),
@@ -174,70 +176,83 @@ class Entry:
 
 
 class Measured:
-    """The steps of one kind with all passes, by the options of Compiled, each made once."""
+    """The steps of one kind, with all passes and without one. All are made first; then pairs of them are timed."""
 
-    def __init__(self, problem: Problem, *, seconds: float, repeats: int) -> None:
-        self.problem, self.seconds, self.repeats = problem, seconds, repeats
-        self.known: dict[Any, tuple[Step, Any]] = {}
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.with_all: dict[Any, tuple[Step, Outcome]] = {}  # by the options of Compiled
+        self.without: dict[str, tuple[Step, Outcome]] = {}
 
-    def step(self, options: dict[str, Any]) -> Step:
-        model = self.problem.with_strategy(Compiled(patience=0, **options))
-        problem = self.problem
-        return lambda: problem.gradients(problem.objective(model, problem.x, problem.target))
-
-    def measured(self, options: dict[str, Any], against: Step | None = None) -> tuple[Step, Any]:
-        """The step and what was measured of it; ``against`` another, in turns with it."""
-        device, made = self.problem.device, []
-
-        def probe(step: Step) -> dict[str, Any]:
-            made.append(step)
-            if against is None:
-                return {}
-            times = in_turns({"off": step, "on": against}, device, seconds=self.seconds, repeats=self.repeats)
-            return {"ratio": ratio(times["off"], times["on"])}
-
-        build = partial(self.step, options)
-        outcome = measure(build, device, seconds=self.seconds / 4, repeats=self.repeats, probe=probe)
-        return made[0], outcome
-
-    def entry(self, kind: str, name: str) -> Entry:
-        chosen = PASSES[name]
+    def options(self, name: str) -> dict[str, Any]:
         cpu = {"keep": True} if self.problem.device.type == "cpu" else {}  # as Auto would
-        options = {**cpu, **dict(chosen.options)}
+        return {**cpu, **dict(PASSES[name].options)}
+
+    def make(self, name: str) -> None:
+        """The steps with and without a pass, compiled and run; their memory is measured here."""
+        options = self.options(name)
         key = tuple(sorted(options.items()))
-        if key not in self.known:
-            self.known[key] = self.measured(options)
-        step, on = self.known[key]
-        with chosen.off():
-            _, off = self.measured({**options, **dict(chosen.without)}, step)
-        found = Entry(kind, name, off.notes["ratio"], off.peak_bytes / max(on.peak_bytes, 1.0))
-        found.on_ms, found.off_ms = 1000 * on.median, 1000 * off.median
+        if key not in self.with_all:
+            self.with_all[key] = self._made(options)
+        with PASSES[name].off():
+            self.without[name] = self._made({**options, **dict(PASSES[name].without)})
+
+    def _made(self, options: dict[str, Any]) -> tuple[Step, Outcome]:
+        problem, found = self.problem, []
+
+        def build() -> Step:
+            model = problem.with_strategy(Compiled(patience=0, **options))
+            found.append(lambda: problem.gradients(problem.objective(model, problem.x, problem.target)))
+            return found[0]
+
+        outcome = measure(build, problem.device, seconds=0.0, repeats=3)
+        return found[0], outcome
+
+    def entry(self, kind: str, name: str, *, seconds: float, repeats: int) -> Entry:
+        on_step, on = self.with_all[tuple(sorted(self.options(name).items()))]
+        off_step, off = self.without[name]
+        steps = {"off": off_step, "on": on_step}
+        times = in_turns(steps, self.problem.device, seconds=seconds, repeats=repeats)
+        found = Entry(kind, name, ratio(times["off"], times["on"]), off.peak_bytes / max(on.peak_bytes, 1.0))
+        found.on_ms, found.off_ms = (1000 * statistics.median(times[n]) for n in ("on", "off"))
         found.on_mib, found.off_mib = on.peak_bytes / 2**20, off.peak_bytes / 2**20
         found.error, found.setup_seconds = errors(off.gradients, on.gradients)[0], off.setup_seconds
-        if chosen.added and found.time and found.memory:
-            found.time, found.memory = 1 / found.time, 1 / found.memory
         return found
 
 
 def measure_kind(
-    kind: str, names: Sequence[str], device: str, size: str, *, seconds: float, row_seconds: float, repeats: int
+    kind: str,
+    names: Sequence[str],
+    device: str,
+    size: str,
+    *,
+    seconds: float,
+    row_seconds: float,
+    repeats: int,
+    before_timing: Callable[[], None] = lambda: None,
 ) -> Iterator[Entry]:
-    """The entries of a column, as they come; what the time does not allow is named."""
+    """The entries of a column; passes that could not be switched off within ``seconds`` are named."""
     began = time.monotonic()
-    problem = make(kind, device, size)
-    measured = Measured(problem, seconds=row_seconds, repeats=repeats)
+    with precise("tf32"):  # the libraries' own workspaces would count as memory of the first program of a process
+        Measured(make("graph", device, TOY)).make("zeros")
+    measured = Measured(make(kind, device, size))
+    names = [name for name in names if device in PASSES[name].devices]
+    problems: dict[str, str] = {}
     for name in names:
-        if device not in PASSES[name].devices:
-            continue
-        if time.monotonic() - began > seconds:
-            yield Entry(kind, name, problem="the time was up")
-            continue
         try:
+            if time.monotonic() - began > seconds:
+                raise TimeoutError("the time was up")
             with precise("tf32"):
-                yield measured.entry(kind, name)
+                measured.make(name)
         except Exception as error:  # a program may be impossible without a pass
-            yield Entry(kind, name, problem=one_line(error))
-        release(problem.device)
+            problems[name] = one_line(error)
+        release(measured.problem.device)
+    before_timing()
+    for name in names:
+        if name in problems:
+            yield Entry(kind, name, problem=problems[name])
+            continue
+        with precise("tf32"):
+            yield measured.entry(kind, name, seconds=row_seconds, repeats=repeats)
 
 
 def table(entries: Sequence[dict[str, Any]]) -> str:
@@ -263,11 +278,13 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--passes", default=",".join(PASSES))
     parser.add_argument("--size", choices=[FULL, SMALL, TOY], help="full on a GPU, small on a CPU if not given")
-    parser.add_argument("--seconds", type=float, default=1500.0, help="for everything; each kind gets its share")
+    parser.add_argument("--seconds", type=float, default=400.0, help="of compiling; the kinds compile side by side")
+    parser.add_argument("--each", type=int, default=len(PASSES), help="passes for a process; fewer compile sooner")
     parser.add_argument("--row-seconds", type=float, default=3.0, help="of timing an entry")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("runs/passes"), help="the folder of results.json")
     parser.add_argument("--here", action="store_true", help="in this process, whatever the number of kinds")
+    parser.add_argument("--wait", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     options.kinds, options.passes = (
         [name.strip() for name in text.split(",") if name.strip()] for text in (options.kinds, options.passes)
@@ -286,21 +303,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run_here(options, path)
         return
     write_measured(path, options.device, size=options.size, entries=[])
-    began = time.monotonic()
-    for i, kind in enumerate(options.kinds):
-        share = (options.seconds - (time.monotonic() - began)) / (len(options.kinds) - i)
-        command = [sys.executable, "-m", "benchmarks.passes", "--here", "--kinds", kind]
-        command += ["--passes", ",".join(options.passes), "--device", options.device, "--size", options.size]
-        command += ["--seconds", str(share), "--row-seconds", str(options.row_seconds)]
-        command += ["--repeats", str(options.repeats), "--out", str(options.out)]
-        subprocess.run(command, check=False)
+    shares = [options.passes[i : i + options.each] for i in range(0, len(options.passes), options.each)]
+    commands = [_command(options, kind, share) for kind in options.kinds for share in shares]
+    processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for command in commands]
+    for process in processes:  # all compile at the same time, and none is timed while another compiles
+        _read_until(process, _BUILT)
+    for process in processes:
+        process.communicate("\n")
     print(table(json.loads(path.read_text(encoding="utf-8"))["entries"]))
     print(f"wrote {path}")
 
 
+def _command(options: argparse.Namespace, kind: str, passes: Sequence[str]) -> list[str]:
+    command = [sys.executable, "-m", "benchmarks.passes", "--here", "--wait", "--kinds", kind]
+    command += ["--passes", ",".join(passes), "--device", options.device, "--size", options.size]
+    command += ["--seconds", str(options.seconds), "--row-seconds", str(options.row_seconds)]
+    return [*command, "--repeats", str(options.repeats), "--out", str(options.out)]
+
+
+def _read_until(process: subprocess.Popen[str], line: str) -> None:
+    """Pass on what a process prints, until it prints this line or ends."""
+    for printed in process.stdout or []:
+        if printed.strip() == line:
+            return
+        print(printed, end="", flush=True)
+
+
+def _wait_for_a_line() -> None:
+    print(_BUILT, flush=True)
+    sys.stdin.readline()
+
+
 def _run_here(options: argparse.Namespace, path: Path) -> None:
     torch.backends.cudnn.benchmark = True
-    whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"entries": []}
     for kind in options.kinds:
         for entry in measure_kind(
             kind,
@@ -310,8 +345,10 @@ def _run_here(options: argparse.Namespace, path: Path) -> None:
             seconds=options.seconds,
             row_seconds=options.row_seconds,
             repeats=options.repeats,
+            before_timing=_wait_for_a_line if options.wait else lambda: None,
         ):
-            print(f"{kind:12s} without {entry.name:24s} {entry.problem or entry}", flush=True)
+            print(f"{kind:12s} without {entry.name:24s} {entry.problem or entry}", file=sys.stderr, flush=True)
+            whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"entries": []}
             whole["entries"].append(vars(entry))
             write_whole(path, whole)
 

@@ -30,8 +30,6 @@ def test_a_pass_of_the_gpu_changes_what_lowering_asks_for() -> None:
     for name, changed in (("pairs", "pairs"), ("turned", "turned"), ("kernels", "kernels"), ("pointwise", "pointwise")):
         with PASSES[name].off():
             assert getattr(lower.Passes(), changed) is False
-    with PASSES["matrices"].off():
-        assert lower.Passes().matrices is True
     assert lower.Passes is before
     plain = graphs.Captured._capture
     with PASSES["pool block"].off():
@@ -57,7 +55,7 @@ def test_the_command_writes_after_every_entry_and_the_table_has_a_column_a_kind(
 ) -> None:
     options = ["--device", "cpu", "--size", "toy", "--kinds", "graph", "--passes", "order,zeros", "--here"]
     passes.main([*options, "--row-seconds", "0", "--repeats", "3", "--out", str(tmp_path)])
-    assert "graph        without order" in capsys.readouterr().out
+    assert "graph        without order" in capsys.readouterr().err
     entries = json.loads((tmp_path / "results.json").read_text())["entries"]
     assert [e["name"] for e in entries] == ["order", "zeros"]
     other = vars(Entry("srl", "order", 1.25, 0.5, error=0.5)), vars(Entry("srl", "zeros", problem="too hard"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import json
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spen.descent.compiled import choose, lower, ops
-from spen.descent.compiled.convolutions import FORWARD, Convolution, Way, ways
+from spen.descent.compiled.convolutions import FORWARD, WEIGHT, Convolution, Way, ways
 from spen.descent.compiled.lower import Passes
 
 aten = torch.ops.aten
@@ -260,6 +261,31 @@ def test_times_are_kept_for_the_next_process(
     assert [p.name for p in tmp_path.iterdir()] == ([] if "written" in str(damage) else ["spen-products.json"])
 
 
+def test_kernels_are_compiled_before_they_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is called once with one example, in the layout it will get; what was measured before is not called."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(choose, "_known", {})
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    called: list[tuple[torch.Size, torch.Size, bool]] = []
+
+    def core(first: Tensor, second: Tensor) -> Tensor:
+        called.append((first.shape, second.shape, first.is_contiguous(memory_format=torch.channels_last)))
+        raise RuntimeError("measuring it will say so")
+
+    product = Convolution(WEIGHT, (5, 16, 6, 6), (5, 16, 6, 6), (3, 3), (1, 1), (1, 1))
+    plain = ways(product, torch.channels_last, None, turned=False, kernels=False)["cudnn"]
+    found = {"cudnn": plain, "triton 1": Way(plain.first, plain.second, core)}
+    asked = [(product, found, torch.channels_last)]
+    choose.compile_kernels(asked, torch.device("cpu"), None)
+    assert called == [(torch.Size([1, 16, 6, 6]), torch.Size([1, 16, 6, 6]), True)]
+    monkeypatch.setattr(choose, "seconds_of", lambda call, device: 0.25)
+    with pytest.warns(UserWarning, match="measuring it will say so"):
+        choose.times(product, found, torch.device("cpu"), torch.channels_last, None)
+    del called[:]
+    choose.compile_kernels(asked, torch.device("cpu"), None)
+    assert called == []
+
+
 def _called(way: Way, *operands: Tensor) -> Tensor:
     return way(*operands)
 
@@ -273,8 +299,28 @@ def test_the_layout_with_the_least_time_in_all_is_chosen(monkeypatch: pytest.Mon
             return {"cudnn": 2.0, "turned": 1.0 if layout is quick else 3.0}
 
         monkeypatch.setattr(choose, "times", times)
+        monkeypatch.setattr(choose, "compile_kernels", lambda asked, device, precision: None)
         layout, chosen = lower._chosen({node: product}, None, Passes(), torch.device("cuda"))
         assert layout is quick
         image, weight = torch.randn(1, 16, 6, 6), torch.randn(16, 16, 3, 3)
         turned = make_fx(functools.partial(_called, chosen[product]))(image, weight)
         assert any(n.target is aten.flip.default for n in turned.graph.nodes)
+
+
+def test_fused_programs_are_stored_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process would find it: Inductor looks into the same folder."""
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    inputs = [torch.randn(3, 7), torch.randn(7, 2)]
+    found = []
+    for _ in range(2):
+        program = make_fx(lambda a, b: [torch.tanh(a @ b).sum(0)])(*inputs)
+        counters.clear()
+        (result,) = lower.lowered(program, inputs, fuse=True, precision=None)(*inputs)
+        assert torch.allclose(result, torch.tanh(inputs[0] @ inputs[1]).sum(0), atol=1e-6)
+        found.append(counters["inductor"]["fxgraph_cache_hit"])
+    assert found == [0, 1]
+    code = "".join(path.read_text() for path in tmp_path.rglob("*.py"))
+    assert "7" in code
+    assert "s0" not in code

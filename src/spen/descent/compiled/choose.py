@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ import torch
 from torch import Tensor
 
 from spen.descent.compiled import ops
-from spen.descent.compiled.convolutions import Convolution, Way
+from spen.descent.compiled.convolutions import WEIGHT, Convolution, Way
 from spen.storage import write_whole
 
 Times = dict[str, float]
@@ -37,14 +40,52 @@ def times(
     """Seconds of each way that works and agrees with the first, on random operands of the product's shapes."""
     described = f"{_described(product, device, layout, precision)} | {' '.join(found)}"
     key = described, tuple(found)
-    if key not in _known:
-        stored = _stored().get(described)
-        if _fits(stored, found):
-            _known[key] = stored
-        else:
-            _known[key] = _measured(product, found, device)
-            _store(described, _known[key])
+    if not _is_known(key, found):
+        _known[key] = _measured(product, found, device)
+        _store(described, _known[key])
     return _known[key]
+
+
+def compile_kernels(
+    asked: Sequence[tuple[Convolution, dict[str, Way], torch.memory_format]],
+    device: torch.device,
+    precision: torch.dtype | None,
+) -> None:
+    """Compile the kernels that ``times`` is going to measure, all at once.
+
+    Triton compiles a kernel when it is first called, for about a second, most of it without holding Python's lock.
+    Only types and strides decide what is compiled, so that one example is enough.
+    """
+    calls = []
+    for product, found, layout in asked:
+        described = f"{_described(product, device, layout, precision)} | {' '.join(found)}"
+        if _is_known((described, tuple(found)), found):
+            continue
+        one = replace(product, first=(1, *product.first[1:]))
+        if product.kind == WEIGHT:
+            one = replace(one, second=(1, *product.second[1:]))
+        operands = [torch.zeros(shape, device=device) for shape in (one.first, one.second)]
+        own = [way for name, way in found.items() if name.startswith("triton")]
+        calls += [(way.core, way.first(operands[0]), way.second(operands[1])) for way in own]
+    if not calls:
+        return
+
+    def call(core: Callable[[Tensor, Tensor], Tensor], first: Tensor, second: Tensor) -> None:
+        with suppress(Exception), torch.cuda.device(device):  # measuring it says what is wrong
+            core(first, second)
+
+    with ThreadPoolExecutor(min(len(calls), os.cpu_count() or 1)) as pool:
+        list(pool.map(call, *zip(*calls, strict=True)))
+
+
+def _is_known(key: tuple[str, tuple[str, ...]], found: dict[str, Way]) -> bool:
+    """Whether this process or another has measured it."""
+    if key not in _known:
+        stored = _stored().get(key[0])
+        if not _fits(stored, found):
+            return False
+        _known[key] = stored
+    return True
 
 
 # ── from one process to the next ──

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 import torch._inductor as inductor
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from spen.descent.compiled.calls import inlined, value_of
 from spen.descent.compiled.convolutions import FORWARD, INPUT, WEIGHT, WIDE, Convolution, Way, ways
@@ -63,7 +66,11 @@ def lowered(
         _rewrite(program, precision, torch.channels_last)
     if not fuse:
         return program
-    return inductor.compile(program, list(inputs))  # type: ignore[return-value]
+    # Inductor stores what it compiled on disk only where a shape environment is known; the shapes stay constants.
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    with tracing(TracingContext(mode)):
+        fakes: list[Any] = [mode.from_tensor(tensor, static_shapes=True) for tensor in inputs]
+        return inductor.compile(program, fakes)  # type: ignore[return-value]
 
 
 # ── products by the way that is fastest ──
@@ -94,6 +101,11 @@ def _chosen(
 ) -> tuple[torch.memory_format, dict[Convolution, Way]]:
     """One layout for the whole program, the one in which the best ways take the least time together."""
     layouts = (torch.channels_last, torch.contiguous_format) if passes.layout is None else (passes.layout,)
+    if device.type == "cuda" and passes.prefer is None:
+        from spen.descent.compiled.choose import compile_kernels
+
+        every = [(p, _ways(p, layout, precision, passes), layout) for layout in layouts for p in products.values()]
+        compile_kernels(every, device, precision)
     plans = [_plan(list(products.values()), layout, precision, passes, device) for layout in layouts]
     best = min(range(len(plans)), key=lambda i: plans[i][0])
     return layouts[best], plans[best][1]
@@ -109,7 +121,7 @@ def _plan(
     """(seconds of all products, the way of each)."""
     total, chosen = 0.0, {}
     for product in products:
-        found = ways(product, layout, precision, turned=passes.turned, kernels=passes.kernels)
+        found = _ways(product, layout, precision, passes)
         name = next((n for n in found if passes.prefer is not None and n.startswith(passes.prefer)), None)
         if name is None and device.type == "cuda" and passes.prefer is None:
             from spen.descent.compiled.choose import times
@@ -119,6 +131,12 @@ def _plan(
             total += measured[name]
         chosen[product] = found[name or "cudnn"]
     return total, chosen
+
+
+def _ways(
+    product: Convolution, layout: torch.memory_format, precision: torch.dtype | None, passes: Passes
+) -> dict[str, Way]:
+    return ways(product, layout, precision, turned=passes.turned, kernels=passes.kernels)
 
 
 def _product(node: Node) -> Convolution | None:
