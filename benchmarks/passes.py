@@ -114,16 +114,6 @@ def _is_costly(keep: Any, node: Any, density: float) -> bool:
     return bool(keep._operations(node) >= density * keep._elements(node))
 
 
-def _in_pieces(_: Any) -> Callable[[Any], None]:
-    """Capture in a pool of pieces alone."""
-
-    def capture(captured: Any) -> None:
-        captured._rehearse()
-        captured._capture_in(0)
-
-    return capture
-
-
 def _nothing() -> Patch:
     return partial(together)
 
@@ -145,11 +135,8 @@ PASSES: dict[str, Pass] = {  # in the order of importance
     "zeros": Pass(_skipped("simplify", "_drop_zeros")),
     "fuse": Pass(_nothing(), _GPU, without=(("fuse", False),)),
     "graphs": Pass(_nothing(), _GPU, without=(("graphs", False),)),
-    "pool block": Pass(partial(replaced, "graphs:Captured", "_capture", _in_pieces), _GPU),
     "host channels last": Pass(_skipped("host", "_channels_last"), _CPU),
-    "host narrow gradients": Pass(_skipped("host", "_narrow_gradients"), _CPU),
     "host softplus": Pass(_skipped("host", "_short_softplus"), _CPU),
-    "order": Pass(_skipped("host", "release_early"), _CPU),
 }
 
 

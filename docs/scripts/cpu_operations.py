@@ -14,7 +14,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import torch
-from torch import Tensor
 
 from benchmarks.by_hand import unrolled_loss
 from benchmarks.problems import deep_prior
@@ -22,7 +21,6 @@ from spen.gradients import Compiled
 
 aten = torch.ops.aten
 OPTIONS = ([1, 1], [3, 3], [1, 1], False, [0, 0], 1)
-ONE_CHANNEL = [True, False, False]
 
 
 def best(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
@@ -40,19 +38,12 @@ def best(calls: dict[str, Callable[[], object]], seconds: float) -> dict[str, fl
 def operations() -> dict[str, Callable[[], object]]:
     torch.manual_seed(0)
     x, weight = torch.randn(2, 32, 48, 64), torch.randn(32, 32, 7, 7)
-    image, first = torch.randn(2, 1, 48, 64), torch.randn(32, 1, 7, 7)
     last = {"memory_format": torch.channels_last}
     x_last, weight_last = x.clone(**last), weight.clone(**last)
-
-    def folded() -> Tensor:
-        columns = torch.bmm(first.view(32, 49).t().expand(2, -1, -1), x.flatten(2))
-        return aten.col2im(columns, [48, 64], [7, 7], [1, 1], [3, 3], [1, 1])
 
     return {
         "convolution 32 -> 32": lambda: aten.convolution(x, weight, None, *OPTIONS),
         "convolution 32 -> 32, channels-last": lambda: aten.convolution(x_last, weight_last, None, *OPTIONS),
-        "gradient of the image": lambda: aten.convolution_backward(x, image, first, [32], *OPTIONS, ONE_CHANNEL),
-        "gradient of the image, folded": folded,
     }
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import spen
-from benchmarks.measure import measure
 from spen.descent.compiled import graphs
 from spen.descent.compiled.graphs import Captured, NotCapturable, Recorder
 from spen.descent.compiled.trace import Bound
@@ -20,11 +19,10 @@ from spen.descent.gradients.replay import Tape
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential
 from spen.domains import Reals, Simplex
-from spen.energies import Linear, Scaled
+from spen.energies import Linear
 from spen.gradients import Compiled, Exact, ForwardOverReverse
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum
-from spen.tasks.denoising.priors import DeepPrior
 from spen.testing.strategy import all_rules, dividing_stop, example_model, gradients_of
 
 on_gpu = pytest.mark.skipif(
@@ -207,33 +205,6 @@ def test_a_descent_that_cannot_be_captured_runs_without_a_graph(
     assert len(recorder_of(other).captured) == 1
 
 
-@on_gpu
-def test_graphs_hold_no_more_than_either_way_to_lay_out_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    x = torch.rand(32, 1, 96, 128, device="cuda")
-
-    def most(energy: torch.nn.Module) -> float:
-        minimizer = spen.Minimizer(Reals(), Momentum(4, 0.02), compiled()).cuda()
-
-        def step() -> list[Tensor]:
-            total = sum(y.square().mean() for y in minimizer(energy, x, torch.zeros_like(x)).outputs)
-            return list(torch.autograd.grad(total, list(energy.parameters()), allow_unused=True))  # type: ignore[arg-type]
-
-        return measure(lambda: step, x.device, seconds=0.1, repeats=3).peak_bytes
-
-    def always(energy: torch.nn.Module, block: Callable[[int], int]) -> float:
-        def capture(captured: Captured) -> None:
-            captured._capture_in(block(captured._rehearse()))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Captured, "_capture", capture)
-            return most(energy)
-
-    for width, size in [(16, 5), (32, 7)]:
-        energy = Scaled(DeepPrior(width, size), 0.1).cuda()
-        assert most(energy) <= 1.01 * min(always(energy, lambda needed: 0), always(energy, graphs.with_room))
-
-
 # ── what surrounds a capture, without a GPU ──
 
 
@@ -283,52 +254,11 @@ def two_steps() -> tuple[Tape, Tensor, tuple[bool, bool], tuple[int, ...]]:
     return tape, start, (True, True), ()
 
 
-@pytest.mark.parametrize(
-    ("pieces", "one_block", "tried"),
-    [
-        (90, 0, ["pieces"]),
-        (200, 110, ["pieces", "block"]),
-        (200, 210, ["pieces", "block", "pieces"]),
-        (None, 110, ["pieces", "block"]),
-    ],
-)
-def test_memory_is_laid_out_the_way_that_takes_less(pieces: int | None, one_block: int, tried: list[str]) -> None:
-    mib, order = 2**20, list[str]()
-
-    class Counts(StandIn):
-        def _capture(self) -> None:
-            Captured._capture(self)
-
-        def _rehearse(self) -> int:
-            return 96 * mib
-
-        def _capture_in(self, block: int) -> int:
-            assert block in (0, 106 * mib)
-            order.append("block" if block else "pieces")
-            StandIn._capture(self)
-            size = one_block if block else pieces
-            if size is None:
-                raise NotCapturable("the descent cannot be captured: CUDA out of memory")
-            return mib * size
-
-    Counts(*two_steps())
-    assert order == tried
-
-
-def test_a_rehearsal_leaves_nothing_and_uses_the_cotangents_it_is_given() -> None:
+def test_a_rehearsal_leaves_nothing() -> None:
     captured = StandIn(*two_steps())
-    ones = captured._rehearsal(None)
-    assert [bool((one == 1).all()) for one in ones if one is not None] == [True, True]
-    assert captured._rehearsal(ones) is ones
+    captured._run_once()
     assert (captured.saved, captured.results, captured.extras, captured.bars) == ([], [], [], ())
     assert (captured.tape.path.outputs, captured.tape.steps) == ([], [])
-
-
-def test_the_memory_of_a_capture_is_counted_by_its_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = [((0, 0), 5), ((0, 2), 7), ((0, 2), 11)]
-    segments = [{"segment_pool_id": pool, "total_size": size} for pool, size in known]
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
-    assert graphs._size((0, 2)) == 18
 
 
 def test_what_waits_for_the_device_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spen
 from benchmarks.small import label_sets, srl
 from benchmarks.transformer import transformer
+from spen.descent.compiled.calls import writes
 from spen.descent.compiled.keep import alone, hand_over
-from spen.descent.compiled.order import writes
 from spen.descent.compiled.simplify import simplified
 from spen.descent.compiled.trace import Bound, Program
 from spen.descent.potential import Potential

@@ -54,15 +54,6 @@ class Strided(Energy):
         return F.softplus(self.third(hidden)).flatten(1).sum(1)
 
 
-class Dense(Energy):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(6, 5, bias=False), nn.Linear(5, 4, bias=False)
-
-    def forward(self, y: Tensor, features: None) -> Tensor:
-        return torch.tanh(self.second(torch.tanh(self.first(y)))).square().sum(1)
-
-
 def deep(**options: Any) -> Energy:
     return Scaled(DeepPrior(16, 3, temperature=5.0, **options), 0.1, learned=True)
 
@@ -71,7 +62,7 @@ def blind() -> Energy:
     return deep(padding="reflect", blind=True)
 
 
-IMAGE, ROW = (2, 1, 9, 10), (3, 6)
+IMAGE = (2, 1, 9, 10)
 
 
 def traced(
@@ -145,26 +136,16 @@ def test_operands_are_concatenated_once() -> None:
         (blind, IMAGE),
         (Branches, IMAGE),
         (Strided, IMAGE),
-        (Dense, ROW),
     ],
-    ids=["deep", "blind", "branches", "strided", "dense"],
+    ids=["deep", "blind", "branches", "strided"],
 )
 def test_merged_programs_agree(energy: Callable[[], Energy], shape: tuple[int, ...], through: str) -> None:
     program, inputs = traced(energy, shape, through)
     expected, before = program(*inputs), products_of(program)
-    merged = paired(program, matrices=True)
+    merged = paired(program)
     merged.graph.lint()
     assert products_of(merged) < before
     assert_same(expected, merged(*inputs))
-
-
-def test_matrices_are_merged_when_asked() -> None:
-    for matrices, products in ((False, 11), (True, 6)):
-        program, inputs = traced(Dense, ROW)
-        expected = program(*inputs)
-        merged = paired(program, matrices=matrices)
-        assert count(merged, aten.mm.default) == products
-        assert_same(expected, merged(*inputs))
 
 
 def test_a_product_of_another_is_not_merged_with_it() -> None:
@@ -317,12 +298,12 @@ def test_what_is_left_for_our_kernels_is_what_they_are_proved_for() -> None:
 # ── lowering ──
 
 _VARIANTS = {
-    "nothing": Passes(False, False, False, False, False, torch.channels_last),
+    "nothing": Passes(False, False, False, False, torch.channels_last),
     "pairs": Passes(pointwise=False, turned=False, kernels=False),
     "pointwise": Passes(pairs=False, turned=False, kernels=False),
     "turned": Passes(prefer="turned", layout=torch.contiguous_format),
     "kernels": Passes(prefer="triton"),
-    "everything": Passes(matrices=True),
+    "everything": Passes(),
 }
 
 

@@ -1,4 +1,4 @@
-"""New nodes of a traced program that know the shape of what they compute, as the traced ones do."""
+"""Nodes of a traced program: new ones with the shape of their result, what a node returns, views and writes."""
 
 from __future__ import annotations
 
@@ -52,3 +52,15 @@ def value_of(node: Any) -> Any:
     if "val" not in node.meta and node.op == "get_attr":
         return operator.attrgetter(node.target)(node.graph.owning_module)
     return node.meta["val"]
+
+
+def is_view(node: Node) -> bool:
+    """Whether the result looks at the memory of an operand."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def writes(node: Node) -> bool:
+    """Whether the operation changes an operand."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -50,31 +49,17 @@ class Captured:
             self._capture()
 
     def _capture(self) -> None:
-        """Capture in a pool of pieces made as they are asked for, or in one that begins with a block for everything.
-
-        A piece serves later only what is no larger, and one block gets gaps: which of the two takes less depends on
-        the order of sizes. The block's size is known beforehand, so it is tried where the pieces took more.
-        """
-        block, pieces = with_room(self._rehearse()), math.inf
-        with suppress(NotCapturable):  # memory that is too short for the pieces may do for the block
-            pieces = self._capture_in(0)
-        if pieces > block and self._capture_in(block) > pieces:
-            self._capture_in(0)
-
-    def _capture_in(self, block: int) -> int:
-        """Capture both graphs, in place of those there are, in a pool that begins with so many bytes. Its size."""
+        """Capture both graphs, after what they hold has run twice."""
+        self._rehearse()
         # The two graphs are replayed in turns and may work in the same memory. Another descent's may not: it could
         # write, on its way back, where this one keeps its iterates.
-        self._forget()
         pool, device = torch.cuda.graph_pool_handle(), self.start.device
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _capturing(self.forward, pool, device):
-            torch.empty(block, dtype=torch.uint8, device=device)  # given back at once, and cut up by what follows
             self._record()
         self.cotangents = self._wanted(torch.zeros_like)
         with _capturing(self.backward, pool, device):
             self.bars = self._pulled_back(self.saved, self.cotangents)
-        return _size(pool)
 
     def _forget(self) -> None:
         """Let go of everything that a descent and its backward pass have left in memory."""
@@ -91,31 +76,25 @@ class Captured:
         """A cotangent for each result that the loss sends something to."""
         return [make(r) if p else None for r, p in zip(self.results, self.pattern, strict=True)]
 
-    def _rehearse(self) -> int:
-        """Run what will be captured, twice, and return the bytes that it needs at its worst moment.
+    def _rehearse(self) -> None:
+        """Run what will be captured, twice.
 
         cuDNN remembers the best algorithms for each thread, and this one may not have run the backward pass yet: a
-        search during capture would break it, and the memory that a search takes is not counted. What waits for the
-        device would break it too, and is found here.
+        search during capture would break it. What waits for the device would break it too, and is found here.
         """
         device, stream = self.start.device, torch.cuda.Stream(self.start.device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            cotangents = self._rehearsal(None)
-            before = torch.cuda.memory_allocated(device)
-            torch.cuda.reset_peak_memory_stats(device)
+            self._run_once()
             with _nobody_waits():
-                self._rehearsal(cotangents)
-            most = torch.cuda.max_memory_allocated(device) - before
+                self._run_once()
         torch.cuda.current_stream(device).wait_stream(stream)
-        return most
 
-    def _rehearsal(self, cotangents: list[Tensor | None] | None) -> list[Tensor | None]:
+    def _run_once(self) -> None:
+        """The descent and its backward pass, of which nothing is left."""
         self._record()
-        cotangents = self._wanted(torch.ones_like) if cotangents is None else cotangents
-        self._pulled_back(self.saved, cotangents)
+        self._pulled_back(self.saved, self._wanted(torch.ones_like))
         self._forget()
-        return cotangents
 
     def _pulled_back(self, saved: Sequence[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         # Autograd ties a parameter to the stream where it was first used, which a capture must not wait for:
@@ -211,16 +190,6 @@ def _nobody_waits() -> Iterator[None]:
             torch.cuda.set_sync_debug_mode(mode)
     if any("synchronizing CUDA operation" in str(warning.message) for warning in caught):
         raise NotCapturable("the descent waits for the device, which a CUDA graph cannot")
-
-
-def with_room(needed: int) -> int:
-    """The bytes of a block for what needs so many at its worst moment, and for gaps."""
-    return needed + needed // 16 + 4 * 2**20
-
-
-def _size(pool: Any) -> int:
-    """The bytes of a capture's memory, used or not."""
-    return sum(s["total_size"] for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool))
 
 
 class GraphReplay(torch.autograd.Function):

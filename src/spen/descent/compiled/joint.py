@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from spen.descent.compiled.calls import is_view, writes
 from spen.descent.compiled.guards import INSTEAD, NotTraceable, reason
-from spen.descent.compiled.order import is_view, writes
 from spen.descent.compiled.simplify import simplified
 from spen.descent.compiled.trace import Lowering, traced
 

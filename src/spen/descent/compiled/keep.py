@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
-from spen.descent.compiled.order import is_view, writes
+from spen.descent.compiled.calls import is_view, writes
 from spen.descent.compiled.simplify import simplified
 
 aten = torch.ops.aten

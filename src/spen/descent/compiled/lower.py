@@ -27,14 +27,13 @@ aten = torch.ops.aten
 class Passes:
     """What lowering may change for speed beside layout and precision; results stay the same up to rounding.
 
-    ``pairs`` merges products of one weight with primal and tangent, ``matrices`` those of matrices too; ``pointwise``
-    writes 1×1 convolutions from or to one channel as products and sums, which fuse; ``turned`` lets a convolution run
-    as an input gradient and the other way round; ``kernels`` lets our own kernels compete with cuDNN's. Layout and
-    kernels are chosen by measurement on a GPU, unless ``layout`` or ``prefer`` (how a kernel's name begins) is given.
+    ``pairs`` merges convolutions of primal and tangent by one weight; ``pointwise`` writes 1×1 convolutions from or to
+    one channel as products and sums, which fuse; ``turned`` lets a convolution run as an input gradient and the other
+    way round; ``kernels`` lets our own kernels compete with cuDNN's. Layout and kernels are chosen by measurement on a
+    GPU, unless ``layout`` or ``prefer`` (how a kernel's name begins) is given.
     """
 
     pairs: bool = True
-    matrices: bool = False
     pointwise: bool = True
     turned: bool = True
     kernels: bool = True
@@ -80,7 +79,7 @@ def _rearrange(program: GraphModule, precision: torch.dtype | None, passes: Pass
     if passes.pointwise:
         without_narrow_products(program)
     if passes.pairs:
-        paired(program, matrices=passes.matrices)
+        paired(program)
     separate(program.graph)
     products = {node: found for node in program.graph.nodes if (found := _product(node)) is not None}
     layout, chosen = _chosen(products, precision, passes, device)

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from spen.descent.compiled.calls import call, value_of
-from spen.descent.compiled.simplify import mutates
+from spen.descent.compiled.calls import call, value_of, writes
 
 aten = torch.ops.aten
 _VIEWS = {aten.t.default, aten.transpose.int, aten.permute.default}
@@ -34,20 +33,17 @@ class Kind(NamedTuple):
     rest: str
 
 
-def paired(program: GraphModule, *, matrices: bool = False) -> GraphModule:
-    """The same function with products of one weight merged in twos, and sums of two weight gradients in one.
-
-    ``matrices`` does the same to products of matrices, whose left operands are stacked.
-    """
+def paired(program: GraphModule) -> GraphModule:
+    """The same function with convolutions by one weight merged in twos, and sums of two weight gradients in one."""
     graph = program.graph
     if any(_stays(node) for node in graph.nodes):
         return program
     separate(graph)
     joined = _Joined(graph)
     for node in list(graph.nodes):
-        _merge_sum(graph, node, joined, matrices)
-    for kind in _kinds(graph, matrices):
-        _merge_kind(graph, kind, joined, matrices)
+        _merge_sum(graph, node, joined)
+    for kind in _kinds(graph):
+        _merge_kind(graph, kind, joined)
     graph.eliminate_dead_code()
     program.recompile()
     return program
@@ -55,7 +51,7 @@ def paired(program: GraphModule, *, matrices: bool = False) -> GraphModule:
 
 def _stays(node: Node) -> bool:
     """Whether the order of operations around it matters: it writes into a tensor, or draws random numbers."""
-    return mutates(node) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return writes(node) or torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def separate(graph: Graph) -> None:
@@ -88,25 +84,25 @@ class _Joined:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self.known: dict[tuple[Node, Node, int], Node] = {}
+        self.known: dict[tuple[Node, Node], Node] = {}
 
-    def order(self, first: Node, second: Node, dim: int = 0) -> bool:
+    def order(self, first: Node, second: Node) -> bool:
         """Whether to put ``first`` first: not if the two are there already the other way round."""
-        return (second, first, dim) not in self.known
+        return (second, first) not in self.known
 
-    def __call__(self, first: Node, second: Node, dim: int = 0) -> Node:
+    def __call__(self, first: Node, second: Node) -> Node:
         """[first; second], made at the insertion point unless it is there already, before that point."""
-        if (whole := _whole(first, second, dim)) is not None:
+        if (whole := _whole(first, second)) is not None:
             return whole
-        key = (first, second, dim)
+        key = (first, second)
         if key not in self.known:
-            self.known[key] = call(self.graph, aten.cat.default, [first, second], dim)
+            self.known[key] = call(self.graph, aten.cat.default, [first, second], 0)
         return self.known[key]
 
 
-def _whole(first: Node, second: Node, dim: int) -> Node | None:
+def _whole(first: Node, second: Node) -> Node | None:
     """What the two are the halves of."""
-    if dim != 0 or not first.target is second.target is aten.slice.Tensor:
+    if not first.target is second.target is aten.slice.Tensor:
         return None
     (source, d, start, middle), (other, e, begin, end) = first.args, second.args
     halves = source is other and d == e == 0 and start == 0 and middle == begin and end == _shape(source)[0]
@@ -116,18 +112,15 @@ def _whole(first: Node, second: Node, dim: int) -> Node | None:
 # ── sums of weight gradients ──
 
 
-def _merge_sum(graph: Graph, node: Node, joined: _Joined, matrices: bool) -> None:
+def _merge_sum(graph: Graph, node: Node, joined: _Joined) -> None:
     if node.target is not aten.add.Tensor or node.kwargs:
         return
     left, right = node.args
     if left is right or not all(isinstance(a, Node) and len(a.users) == 1 for a in (left, right)):
         return
-    if _is_weight_gradient(left) and _is_weight_gradient(right):
-        merged = _merged_gradients(graph, node, left, right, joined)  # type: ignore[arg-type]
-    elif matrices and left.target is right.target is aten.mm.default:  # type: ignore[union-attr]
-        merged = _merged_matrices(graph, node, left, right, joined)  # type: ignore[arg-type]
-    else:
+    if not (_is_weight_gradient(left) and _is_weight_gradient(right)):
         return
+    merged = _merged_gradients(graph, node, left, right, joined)  # type: ignore[arg-type]
     if merged is not None:
         node.replace_all_uses_with(merged)
         for old in (node, left, right):
@@ -145,14 +138,6 @@ def _merged_gradients(graph: Graph, node: Node, left: Node, right: Node, joined:
         return _backward(graph, WEIGHT, cotangents, images, *one[2:-1])
 
 
-def _merged_matrices(graph: Graph, node: Node, left: Node, right: Node, joined: _Joined) -> Node | None:
-    (a, b), (c, d) = left.args, right.args
-    if not (_stackable(b, d) and _shape(a)[0] == _shape(c)[0] and _dtype(a) == _dtype(c)):
-        return None
-    with graph.inserting_before(node):
-        return call(graph, aten.mm.default, joined(a, c, 1), joined(b, d))  # type: ignore[arg-type]
-
-
 def _is_weight_gradient(node: Any) -> bool:
     return (
         node.target is operator.getitem
@@ -164,16 +149,16 @@ def _is_weight_gradient(node: Any) -> bool:
 # ── products of one weight ──
 
 
-def _kinds(graph: Graph, matrices: bool) -> list[Kind]:
+def _kinds(graph: Graph) -> list[Kind]:
     kinds: dict[Kind, int] = {}
     for node in graph.nodes:
-        if (kind := _kind(node, matrices)) is not None:
+        if (kind := _kind(node)) is not None:
             kinds[kind] = kinds.get(kind, 0) + 1
     return [kind for kind, count in kinds.items() if count > 1]
 
 
-def _kind(node: Node, matrices: bool) -> Kind | None:
-    """Of a convolution, of the input gradient of one, or of a product of matrices by its right operand."""
+def _kind(node: Node) -> Kind | None:
+    """Of a convolution, or of the input gradient of one."""
     if node.target is aten.convolution.default:
         image, weight, _, *rest = node.args
         return Kind(node.target, _origin(weight), f"{rest} {_example(image)}")
@@ -182,8 +167,6 @@ def _kind(node: Node, matrices: bool) -> Kind | None:
         if source.target is aten.convolution_backward.default:
             cotangent, image, weight, _, *rest = source.args
             return Kind(source.target, _origin(weight), f"{rest} {_example(cotangent)} {_example(image)}")
-    if matrices and node.target is aten.mm.default:
-        return Kind(node.target, _origin(node.args[1]), f"{_example(node.args[0])}")
     return None
 
 
@@ -196,8 +179,8 @@ def _origin(weight: Any) -> Any:
     return weight
 
 
-def _merge_kind(graph: Graph, kind: Kind, joined: _Joined, matrices: bool) -> None:
-    left = [node for node in graph.nodes if _kind(node, matrices) == kind]
+def _merge_kind(graph: Graph, kind: Kind, joined: _Joined) -> None:
+    left = [node for node in graph.nodes if _kind(node) == kind]
     while left:
         first = left.pop(0)
         behind = _dependents(first)
@@ -236,7 +219,7 @@ def _merge(graph: Graph, kind: Kind, first: Node, second: Node, joined: _Joined)
 def _latest(graph: Graph, second: Node, operands: list[Node], joined: _Joined) -> Node:
     """The concatenation, at ``second`` or before it: one that a sum of weight gradients made later moves up."""
     with graph.inserting_before(second):
-        known = joined.known.get((operands[0], operands[1], 0))
+        known = joined.known.get((operands[0], operands[1]))
         if known is not None and not _precedes(known, second):
             second.prepend(known)
         return joined(operands[0], operands[1])
@@ -257,8 +240,6 @@ def _product(graph: Graph, kind: Kind, nodes: list[Node], stacked: Node) -> tupl
             return call(graph, aten.add.Tensor, part, call(graph, aten.view.default, own, [1, -1, *ones]))
 
         return call(graph, kind.target, stacked, weight, bias if shared else None, *rest), finish
-    if kind.target is aten.mm.default:
-        return call(graph, kind.target, stacked, example.args[1]), lambda _, part: part
     _, image, weight, *rest = example.args[0].args[:-1]  # type: ignore[union-attr]
     batch = _shape(stacked)[0]
     shape = call(graph, aten.new_empty.default, stacked, [batch, *_shape(image)[1:]])  # its values are never read
@@ -266,7 +247,7 @@ def _product(graph: Graph, kind: Kind, nodes: list[Node], stacked: Node) -> tupl
 
 
 def _operand(kind: Kind, node: Node) -> Node:
-    """What is stacked: the image of a convolution, the cotangent of its input gradient, the left matrix."""
+    """What is stacked: the image of a convolution, the cotangent of its input gradient."""
     source: Any = node.args[0]
     return source.args[0] if kind.target is aten.convolution_backward.default else source
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from spen.descent.compiled.calls import writes
+
 aten = torch.ops.aten
 
 # Linear in the first argument: zero in, zero out.
@@ -51,7 +53,7 @@ _SAME = {aten.alias.default, aten.detach.default}
 def simplified(program: GraphModule) -> GraphModule:
     """The same function without products of zeros, aliases, dead code and unused gradients of convolutions."""
     graph = program.graph
-    if not any(mutates(node) for node in graph.nodes):  # a tensor of zeros may have been filled
+    if not any(writes(node) for node in graph.nodes):  # a tensor of zeros may have been filled
         _drop_zeros(program)
     graph.eliminate_dead_code()
     for node in list(graph.nodes):
@@ -125,12 +127,6 @@ def _alike(a: Any, b: Node) -> bool:
         return False
     first, second = a.meta.get("val"), b.meta.get("val")
     return first is not None and second is not None and (first.shape, first.dtype) == (second.shape, second.dtype)
-
-
-def mutates(node: Node) -> bool:
-    """Whether it writes into one of its arguments."""
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
 
 
 _WAITING = ("nonzero", "masked_select", "unique", "_local_scalar_dense", "item", "equal", "bincount")

@@ -16,10 +16,10 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spen import trees
+from spen.descent.compiled.calls import is_view, writes
 from spen.descent.compiled.guards import INSTEAD, Guarded, NotTraceable, reason
 from spen.descent.compiled.keep import alone, hand_over
 from spen.descent.compiled.norms import written_out
-from spen.descent.compiled.order import is_view, writes
 from spen.descent.compiled.pieces import Pieces, silenced
 from spen.descent.compiled.simplify import simplified, speaks_to_host
 from spen.descent.gradients.second_order import NotTwiceDifferentiable, Products, unknown_tensor
