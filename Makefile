@@ -36,7 +36,7 @@ kernels:         ## the Triton kernels by value, interpreted on the CPU
 	$(PYTHON) -m venv build/kernels
 	build/kernels/bin/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" numpy==2.3.5 pytest hypothesis
 	build/kernels/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.6.0
-	PYTHONPATH=src build/kernels/bin/python -m pytest -o addopts=-q tests/descent/test_kernels.py
+	PYTHONPATH=src build/kernels/bin/python -m pytest -o addopts=-q tests/gradients/test_kernels.py
 
 docs: $(VENV)/ready   ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

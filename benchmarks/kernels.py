@@ -24,13 +24,13 @@ from torch.fx import GraphModule
 from benchmarks.ceilings import precise, wait
 from benchmarks.measure import errors, measure
 from benchmarks.problems import Problem, deep_prior
-from spen.descent.compiled import lower, ops
-from spen.descent.compiled.choose import seconds_of
-from spen.descent.compiled.convolutions import FORWARD, INPUT, WEIGHT, Convolution, ways
-from spen.descent.compiled.lower import Passes, lowered
-from spen.descent.compiled.trace import Bound
 from spen.descent.potential import Potential
 from spen.gradients import Compiled, ForwardOverReverse
+from spen.gradients.compiled import lower, ops
+from spen.gradients.compiled.choose import seconds_of
+from spen.gradients.compiled.convolutions import FORWARD, INPUT, WEIGHT, Convolution, ways
+from spen.gradients.compiled.lower import Passes, lowered
+from spen.gradients.compiled.trace import Bound
 
 LAYOUTS = {"last": torch.channels_last, "first": torch.contiguous_format}
 PRECISIONS: dict[str, torch.dtype | None] = {"tf32": None, "bf16": torch.bfloat16}

@@ -35,7 +35,7 @@ from benchmarks.runner import one_line
 from benchmarks.table import markdown
 from spen.gradients import Compiled
 
-COMPILED = "spen.descent.compiled"
+COMPILED = "spen.gradients.compiled"
 _BUILT = "all programs are compiled"
 Patch = Callable[[], Any]  # a context in which programs are made without the pass
 
@@ -120,7 +120,7 @@ def _nothing() -> Patch:
 
 _GPU, _CPU = ("cuda",), ("cpu",)
 _KEPT = (("keep", True),)
-_SIMPLIFIED = [partial(replaced, where, "simplified", _swept) for where in ("trace", "keep", "host")]
+_SIMPLIFIED = [partial(replaced, where, "simplified", _swept) for where in ("trace", "keep", "cpu")]
 
 PASSES: dict[str, Pass] = {  # in the order of importance
     "pairs": Pass(_passes(pairs=False), _GPU),
@@ -135,8 +135,8 @@ PASSES: dict[str, Pass] = {  # in the order of importance
     "zeros": Pass(_skipped("simplify", "_drop_zeros")),
     "fuse": Pass(_nothing(), _GPU, without=(("fuse", False),)),
     "graphs": Pass(_nothing(), _GPU, without=(("graphs", False),)),
-    "host channels last": Pass(_skipped("host", "_channels_last"), _CPU),
-    "host softplus": Pass(_skipped("host", "_short_softplus"), _CPU),
+    "channels last": Pass(_skipped("cpu", "_channels_last"), _CPU),
+    "softplus": Pass(_skipped("cpu", "_short_softplus"), _CPU),
 }
 
 

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import spen
 from benchmarks.ceilings import Convolutions, Work
-from spen import trees
 from spen.domains import Reals
 from spen.energies import Scaled, Sum
 from spen.gradients import Exact, GradientStrategy
@@ -20,6 +19,7 @@ from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Loss
 from spen.rules import Momentum
 from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
+from spen.tensors import select, tree_map
 
 
 @dataclass
@@ -79,7 +79,7 @@ class Problem:
         for part in model.modules():
             if hasattr(part, "fused"):  # attention: only the unfused one differentiates twice
                 part.fused = False  # type: ignore[assignment]
-        x, target = (trees.tree_map(cast, part) for part in (self.x, self.target))
+        x, target = (tree_map(cast, part) for part in (self.x, self.target))
         return Problem(
             self.name, self.sizes, model, self.loss, x, target, self.squash, self.decay, self.work, self.parts
         )
@@ -94,8 +94,8 @@ class Problem:
                 {**self.sizes, "batch": size},
                 self.model,
                 self.loss,
-                trees.select(self.x, r),
-                trees.select(self.target, r),
+                select(self.x, r),
+                select(self.target, r),
                 self.squash,
                 self.decay,
             )

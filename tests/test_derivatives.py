@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-import spen
 from spen.derivatives import Cross, Derivatives
 from spen.gradients import NotTwiceDifferentiable
+from spen.tensors import tensors_of
 
 N, BATCH = 3, 5
 CALLS = 4  # plainly, watched, compiled, compiled again
@@ -89,7 +89,7 @@ def plain(network: nn.Module, y: Tensor, features: Any) -> tuple[Tensor, Tensor]
 
 
 def leaves(network: nn.Module, y: Tensor, features: Any) -> list[Tensor]:
-    everything = [y, *spen.trees.tensors(features), *network.parameters()]
+    everything = [y, *tensors_of(features), *network.parameters()]
     return [t for t in everything if t.requires_grad]
 
 
@@ -138,10 +138,10 @@ def test_the_product_is_that_of_the_hessian_and_of_the_mixed_derivatives(kind: s
     network, features, y, v = Net(), FEATURES[kind](), made(BATCH, N), made(BATCH, N, grad=False)
     d, by = made_for(network), leaves(network, y, features)
     expected = derived((plain(network, y, features)[1] * v).sum(), by)
-    reached = [t for t in spen.trees.tensors(features) if t.requires_grad]
+    reached = [t for t in tensors_of(features) if t.requires_grad]
     for _ in range(CALLS):
         hv, cross = d.product(y, v, features)
-        found = [t for t in spen.trees.tensors(cross.features) if t is not None]
+        found = [t for t in tensors_of(cross.features) if t is not None]
         agree([hv, *found, *cross.parameters.values()], expected)
         assert list(cross.parameters) == [name for name, _ in network.named_parameters()]
         assert len(found) == len(reached)

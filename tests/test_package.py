@@ -12,9 +12,9 @@ import pytest
 import spen
 
 SOURCE = Path(spen.__file__).parent
-CORE = ["energies", "domains", "descent", "objectives", "rounding", "testing"]
-CORE_FILES = ["protocols.py", "model.py", "builders.py", "pretrained.py", "storage.py"]
-CORE_FILES += ["rules.py", "gradients.py", "derivatives.py", "trees.py", "positive.py"]
+CORE = ["energies", "domains", "descent", "gradients", "objectives", "rounding", "testing"]
+CORE_FILES = ["protocols.py", "model.py", "minimizer.py", "builders.py", "pretrained.py", "storage.py"]
+CORE_FILES += ["rules.py", "derivatives.py", "tensors.py", "parameters.py", "_repr.py"]
 ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "spen.export")
 ABOVE += ("pytorch_lightning", "typer", "rich", "gradio", "onnx")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from spen.gradients import Checkpointed, Exact, FiniteDifference, ForwardOverReverse
-from tests.descent.test_memory_and_counts import saved_bytes
+from tests.gradients.test_memory_and_counts import saved_bytes
 
 ITERATE = 2 * 24 * 32 * 4
 

@@ -15,14 +15,14 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from spen import derivatives as derivatives
     from spen.descent.convergence import RelativeChange
-    from spen.descent.minimizer import Minimizer
     from spen.descent.trajectory import Trajectory
+    from spen.minimizer import Minimizer
     from spen.model import SPEN
     from spen.protocols import Domain, Energy, GradientStrategy, Objective, StepRule
 
 _HOMES = {
     "SPEN": "spen.model",
-    "Minimizer": "spen.descent.minimizer",
+    "Minimizer": "spen.minimizer",
     "RelativeChange": "spen.descent.convergence",
     "Trajectory": "spen.descent.trajectory",
     "Energy": "spen.protocols",

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from spen import trees
 from spen.arguments import require
-from spen.descent.compiled.shapes import Key, modes, signature, structure
-from spen.descent.compiled.states import Built, Call, Slot, shape_of, watched, without_advice
-from spen.descent.gradients.second_order import Graph, NotTwiceDifferentiable
+from spen.gradients.compiled.shapes import Key, modes, signature, structure
+from spen.gradients.compiled.states import Built, Call, Slot, shape_of, watched, without_advice
+from spen.gradients.second_order import Graph, NotTwiceDifferentiable
+from spen.tensors import flatten, strangers, tensors_of, tree_map
 
 if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
-    from spen.descent.compiled.joint import Joint
+    from spen.gradients.compiled.joint import Joint
 
 __all__ = ["Cross", "Derivatives"]
 
@@ -104,7 +104,7 @@ class Derivatives:
         Where H v alone is wanted, ``curvature`` does less.
         """
         hv, *rest = self._run(PRODUCT, y, v, features)
-        leaves, spec = trees.flatten(features)
+        leaves, spec = flatten(features)
         found = iter(rest)
         wanted = [isinstance(leaf, Tensor) and leaf.requires_grad for leaf in leaves]
         crossed = pytree.tree_unflatten([next(found) if w else None for w in wanted], spec)
@@ -125,7 +125,7 @@ class Derivatives:
         self._check(y, v)
         if torch.is_inference_mode_enabled():  # whose tensors cannot enter autograd
             with torch.inference_mode(False), torch.no_grad():
-                return self._run(kind, _copy(y), None if v is None else _copy(v), trees.tree_map(_copy, features))
+                return self._run(kind, _copy(y), None if v is None else _copy(v), tree_map(_copy, features))
         call = self._looked_up(y, features)
         if call is None:
             return self._plain(kind, y, v, features)
@@ -178,17 +178,17 @@ class Derivatives:
     ) -> tuple[Tensor, ...]:
         """By autograd, as it is. ``built`` is told what the graph of the network shows."""
         graph, second = torch.is_grad_enabled(), kind != GRADIENT
-        inputs = [y, *trees.tensors(features), *([] if v is None else [v])]
+        inputs = [y, *tensors_of(features), *([] if v is None else [v])]
         parameters: dict[str, Tensor] | None = None
         with torch.enable_grad():
             at = _alias(y, graph)
             if kind == PRODUCT:  # the features for themselves, and not for what they were made from
-                features = trees.tree_map(lambda t: _alias(t, graph) if t.requires_grad else t, features)
+                features = tree_map(lambda t: _alias(t, graph) if t.requires_grad else t, features)
                 if graph and any(t.grad_fn is not None for t in inputs):
                     parameters = {name: p.view_as(p) for name, p in self._learned().items()}
             value = self._call(at, features, parameters)
             if graph or second or built is not None:
-                seen = Graph.of(value, (at, *trees.tensors(features)))
+                seen = Graph.of(value, (at, *tensors_of(features)))
                 graph = graph and (any(t.requires_grad for t in inputs) or any(t is not at for t in seen.leaves))
                 if built is not None:
                     built.once = seen.once_differentiable
@@ -203,7 +203,7 @@ class Derivatives:
                 (hv,) = _along(gradient, [at], v, create_graph=graph)
                 return (value, gradient, hv) if graph else (value.detach(), gradient.detach(), hv)
             learned = self._learned() if parameters is None else parameters
-            targets = [*(t for t in trees.tensors(features) if t.requires_grad), *learned.values()]
+            targets = [*(t for t in tensors_of(features) if t.requires_grad), *learned.values()]
             return tuple(_along(gradient, [at, *targets], v, create_graph=graph))
 
     def _only_once(self, operations: list[str]) -> NotTwiceDifferentiable:
@@ -217,9 +217,9 @@ class Derivatives:
     def _looked_up(self, y: Tensor, features: Any) -> Call | None:
         """The graph for the present state of everything that the network reads, and its inputs; None: plainly."""
         wanted = y.is_cuda if self.compile is None else self.compile
-        if not wanted or not y.numel() or _within_something_else(y) or trees.strangers(features):
+        if not wanted or not y.numel() or _within_something_else(y) or strangers(features):
             return None
-        leaves = trees.tensors(features)
+        leaves = tensors_of(features)
         if any(type(t) not in (Tensor, nn.Parameter) for t in (y, *leaves)):
             return None
         key = (signature(y), y.stride(), *structure(features), modes())
@@ -234,7 +234,7 @@ class Derivatives:
             slot.met += 1
             if slot.met <= self.patience or sum(s.guarded is not None for s in self._slots.values()) >= self.shapes:
                 return None
-        from spen.descent.compiled.guards import NotTraceable
+        from spen.gradients.compiled.guards import NotTraceable
 
         try:
             return self._guarded(slot, y, leaves, features)
@@ -243,11 +243,11 @@ class Derivatives:
             return None
 
     def _guarded(self, slot: Slot, y: Tensor, leaves: list[Tensor], features: Any) -> Call:
-        from spen.descent.compiled.guards import Guarded, NotTraceable
+        from spen.gradients.compiled.guards import Guarded, NotTraceable
 
         if slot.guarded is None:
             slot.guarded = Guarded(evaluate_alone if features is None else evaluate, f"the {self._name}")
-        leaf, cut = y.detach().requires_grad_(), trees.tree_map(_leaf, features)
+        leaf, cut = y.detach().requires_grad_(), tree_map(_leaf, features)
         arguments = (self.network, leaf) if features is None else (self.network, leaf, cut)
         with torch.enable_grad():
             entry, tensors = slot.guarded(*arguments)
@@ -255,16 +255,16 @@ class Derivatives:
                 raise NotTraceable(f"the {self._name} changes its own state when it is called")
         if any(type(t) not in (Tensor, nn.Parameter) for t in tensors):
             raise NotTraceable(f"the {self._name} reads tensors of a class of their own")
-        given = {id(own): t for own, t in zip((leaf, *trees.tensors(cut)), (y, *leaves), strict=True)}
+        given = {id(own): t for own, t in zip((leaf, *tensors_of(cut)), (y, *leaves), strict=True)}
         places = {id(t): i for i, t in enumerate(tensors)}
-        found = [places.get(id(t)) for t in trees.tensors(cut)]
+        found = [places.get(id(t)) for t in tensors_of(cut)]
         return Call(slot, entry, [given.get(id(t), t) for t in tensors], places[id(leaf)], found)
 
     def _joint(
         self, kind: str, call: Call, inputs: list[Tensor], features: Any
     ) -> tuple[Joint, list[tuple[Tensor, int | None]]] | None:
         """The program, and for ``product`` where each target stands among the inputs."""
-        from spen.descent.compiled.guards import NotTraceable
+        from spen.gradients.compiled.guards import NotTraceable
 
         built: Built = call.entry.built
         if built.plain is not None:
@@ -275,7 +275,7 @@ class Derivatives:
             raise self._only_once(built.once)
         crossed: list[tuple[Tensor, int | None]] = []
         if kind == PRODUCT:
-            pairs = zip(trees.tensors(features), call.features, strict=True)
+            pairs = zip(tensors_of(features), call.features, strict=True)
             crossed = [(t, i) for t, i in pairs if t.requires_grad]
             places = {id(t): i for i, t in enumerate(inputs)}
             crossed += [(p, places.get(id(p))) for p in self._learned().values()]
@@ -294,7 +294,7 @@ class Derivatives:
 
     def _require_same(self, kind: str, call: Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
         """Refuse a program whose results are not those of the network, evaluated plainly."""
-        from spen.descent.compiled.guards import NotTraceable
+        from spen.gradients.compiled.guards import NotTraceable
 
         y, v = inputs[call.point], None if kind == GRADIENT else inputs[-1]
         with torch.no_grad():
@@ -311,14 +311,14 @@ class Derivatives:
     def _made(
         self, kind: str, call: Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
     ) -> Joint:
-        from spen.descent.compiled.host import for_host
-        from spen.descent.compiled.joint import Joint
-        from spen.descent.compiled.norms import written_out
+        from spen.gradients.compiled.cpu import for_cpu
+        from spen.gradients.compiled.joint import Joint
+        from spen.gradients.compiled.norms import written_out
 
         def lowering(traced: Any, example: list[Tensor]) -> Any:
             if not self.fuse and not example[0].is_cuda:
-                return for_host(traced)
-            from spen.descent.compiled.lower import lowered
+                return for_cpu(traced)
+            from spen.gradients.compiled.lower import lowered
 
             return lowered(traced, example, fuse=self.fuse, precision=None)
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from spen.arguments import described, require
 from spen.builders import Builder, Origin
-from spen.descent.minimizer import Minimizer
 from spen.descent.trajectory import Trajectory
+from spen.minimizer import Minimizer
 from spen.mismatch import refuse_foreign_entropy
 from spen.pretrained import load_pretrained, save_pretrained
 

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from spen.batch import flat
-from spen.describe import as_called
+from spen._repr import as_called
+from spen.tensors import flat
 
 if TYPE_CHECKING:
-    from spen.descent.loop import Descend, Path
+    from spen.descent.loop import Descend, Iterates
     from spen.descent.potential import Potential
     from spen.energies.compose import Scaled, Sum
     from spen.model import SPEN
@@ -154,10 +154,10 @@ class GradientStrategy(ABC):
     """How training differentiates the descent. It receives the loop; the loop knows nothing of it."""
 
     @abstractmethod
-    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         """Run the loop so that the outputs of the path can be back-propagated."""
 
-    def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Path:
+    def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         """Run the loop where nothing is to be back-propagated."""
         return descend(potential.detached(), start)
 

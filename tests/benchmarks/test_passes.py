@@ -10,19 +10,19 @@ import pytest
 from benchmarks import passes
 from benchmarks.kinds import TOY
 from benchmarks.passes import PASSES, Entry, measure_kind, replaced, table
-from spen.descent.compiled import host, keep, lower, trace
+from spen.gradients.compiled import cpu, keep, lower, trace
 
 QUICK = {"seconds": 60.0, "row_seconds": 0.0, "repeats": 3}
 
 
 def test_every_pass_of_a_cpu_is_measured_and_comes_back() -> None:
-    before = trace.simplified, host._channels_last, keep._cheapest_cut
+    before = trace.simplified, cpu._channels_last, keep._cheapest_cut
     entries = list(measure_kind("label-sets", list(PASSES), "cpu", TOY, **QUICK))
     assert [e.name for e in entries] == [name for name, p in PASSES.items() if "cpu" in p.devices]
     assert {e.problem for e in entries} == {None}
     assert all(e.time and e.time > 0 and e.memory and e.memory > 0 for e in entries)
     assert all(e.error is not None and e.error < 1e-5 for e in entries)
-    assert (trace.simplified, host._channels_last, keep._cheapest_cut) == before
+    assert (trace.simplified, cpu._channels_last, keep._cheapest_cut) == before
 
 
 def test_a_pass_of_the_gpu_changes_what_lowering_asks_for() -> None:
@@ -35,8 +35,8 @@ def test_a_pass_of_the_gpu_changes_what_lowering_asks_for() -> None:
 
 def test_a_pass_that_is_gone_is_named() -> None:
     with (
-        pytest.raises(LookupError, match=r"there is no host\.abacus any more"),
-        replaced("host", "abacus", lambda f: f),
+        pytest.raises(LookupError, match=r"there is no cpu\.abacus any more"),
+        replaced("cpu", "abacus", lambda f: f),
     ):
         pass
 
@@ -49,18 +49,18 @@ def test_no_time_left_is_said() -> None:
 def test_the_command_writes_after_every_entry_and_the_table_has_a_column_a_kind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--device", "cpu", "--size", "toy", "--kinds", "graph", "--passes", "host softplus,zeros", "--here"]
+    options = ["--device", "cpu", "--size", "toy", "--kinds", "graph", "--passes", "softplus,zeros", "--here"]
     passes.main([*options, "--row-seconds", "0", "--repeats", "3", "--out", str(tmp_path)])
-    assert "graph        without host softplus" in capsys.readouterr().err
+    assert "graph        without softplus" in capsys.readouterr().err
     entries = json.loads((tmp_path / "results.json").read_text())["entries"]
-    assert [e["name"] for e in entries] == ["host softplus", "zeros"]
-    other = vars(Entry("srl", "host softplus", 1.25, 0.5, error=0.5)), vars(Entry("srl", "zeros", problem="too hard"))
+    assert [e["name"] for e in entries] == ["softplus", "zeros"]
+    other = vars(Entry("srl", "softplus", 1.25, 0.5, error=0.5)), vars(Entry("srl", "zeros", problem="too hard"))
     lines = table([*entries, *other]).splitlines()
     assert lines[0] == "| without | graph | srl |"
     assert lines[2].startswith("| zeros | ")
     assert lines[2].endswith(" | — |")
     assert lines[3].endswith(" | 1.25, 0.50 |")
-    assert lines[4:] == ["- zeros on srl: too hard", "- host softplus on srl: gradients differ by 5e-01"]
+    assert lines[4:] == ["- zeros on srl: too hard", "- softplus on srl: gradients differ by 5e-01"]
 
 
 @pytest.mark.parametrize("given", [["--kinds", "abacus"], ["--passes", "abacus"]])

@@ -35,7 +35,7 @@ from spen.objectives import EndToEnd, squared_error
 from spen.objectives.coordinates import InCoordinates, coordinates_of
 from spen.objectives.deep_value import Misfit
 from spen.objectives.structured_hinge import LossAugmented
-from spen.positive import Positive
+from spen.parameters import Positive
 from spen.protocols import Energy, GradientStrategy
 from spen.rules import GradientDescent
 

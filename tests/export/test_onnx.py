@@ -13,13 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import spen
-from spen.descent.learned_optimizer import LearnedOptimizer
 from spen.domains import Box, Reals, Simplex
 from spen.export import BATCH, TOLERANCE, Size, export_onnx
 from spen.export.parts import trace_parts
 from spen.export.predictor import frozen
 from spen.protocols import Domain, StepRule
-from spen.rules import LBFGS, GradientDescent, Momentum
+from spen.rules import LBFGS, GradientDescent, LearnedOptimizer, Momentum
 from tests.export.small import chain
 
 SHAPES = {"x": (BATCH, Size("length", 3))}

@@ -16,14 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spen.batch import flat
-from spen.descent.gradients.implicit import Implicit
-from spen.descent.loop import Descend, Path
+from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
 from spen.descent.trajectory import Trajectory
 from spen.domains import Box, Simplex
 from spen.energies.compose import EntropySmoothed, NegativeEntropy, terms_of
+from spen.gradients.implicit import Implicit
 from spen.protocols import Domain
+from spen.tensors import flat
 
 
 class BundleEntropy(nn.Module):
@@ -106,12 +106,12 @@ class _Bundle:
     keep_gradients: bool = False
     stop: bool = True  # an example that has arrived stays where it is
 
-    def __call__(self, potential: Potential, start: Tensor) -> Path:
+    def __call__(self, potential: Potential, start: Tensor) -> Iterates:
         y = self.domain.output(self.domain.enter(start))
         # On a face of the domain the slope of the entropy is infinite: begin inside.
         y = torch.lerp(y, torch.full_like(y, 0.5 if isinstance(self.domain, Box) else 1 / y.shape[-1]), 1e-3)
         batch = y.shape[0]
-        path = Path(
+        path = Iterates(
             steps_used=torch.full((batch,), self.rule.steps, device=y.device),
             converged=torch.zeros(batch, dtype=torch.bool, device=y.device),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spen.batch import flat
+from spen.tensors import flat
 
 
 class RelativeChange:

@@ -27,7 +27,7 @@ class Step(NamedTuple):
 
 
 @dataclass
-class Path:
+class Iterates:
     """What a descent leaves behind. Lists have one entry per step that was taken."""
 
     outputs: list[Tensor] = field(default_factory=list)  # y_1 … y_n
@@ -57,10 +57,10 @@ class Descend:
         start: Tensor,
         gradient: GradientFunction = Potential.gradient,
         watch: Callable[[Step], None] | None = None,
-    ) -> Path:
+    ) -> Iterates:
         """Descend from ``start``. ``gradient`` says how ∇E is computed; ``watch`` sees every step."""
         batch = start.shape[0]
-        path = Path(
+        path = Iterates(
             steps_used=torch.full((batch,), self.rule.steps, device=start.device),
             converged=torch.zeros(batch, dtype=torch.bool, device=start.device),
         )

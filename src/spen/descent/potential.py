@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from spen import trees
 from spen.energies.compose import terms_of
+from spen.tensors import CONSTANTS, flatten, select, tensors_of, tree_map, twice
 
 ScoreFunction = Callable[[Tensor, Any], Tensor]
 Inspect = Callable[["Potential", Tensor, Tensor], None]  # potential, energies with their graph, point
@@ -65,7 +65,7 @@ class Potential:
 
     def feature_tensors(self) -> list[Tensor]:
         """The features a gradient can reach."""
-        return [leaf for leaf in trees.tensors(self.features) if leaf.requires_grad]
+        return [leaf for leaf in tensors_of(self.features) if leaf.requires_grad]
 
     def detached(self, rows: Tensor | None = None) -> Potential:
         """The same function (for some rows) with features cut off from F, ready to collect gradients of their own."""
@@ -74,15 +74,15 @@ class Potential:
             value = f.detach() if rows is None else f.detach().index_select(0, rows)
             return value.requires_grad_(f.requires_grad)
 
-        return replace(self, features=trees.tree_map(cut, self.features))
+        return replace(self, features=tree_map(cut, self.features))
 
     def rows(self, rows: Tensor | None) -> Potential:
         """The function for some examples of the batch (None: all of them), still attached to F."""
-        return self if rows is None else replace(self, features=trees.select(self.features, rows))
+        return self if rows is None else replace(self, features=select(self.features, rows))
 
     def doubled(self) -> Potential:
         """The function for the batch followed by the batch again."""
-        return replace(self, features=trees.twice(self.features))
+        return replace(self, features=twice(self.features))
 
     def split(self) -> tuple[ScoreFunction | None, ScoreFunction | None]:
         """(black box, closed form): the summands whose second derivative is to be estimated, and the exact ones."""
@@ -117,14 +117,14 @@ class Potential:
 
 def check_features(features: Any, batch: int) -> None:
     """Every tensor of the features must have one row per example, so that rows can leave the batch."""
-    for leaf in trees.flatten(features)[0]:
+    for leaf in flatten(features)[0]:
         if isinstance(leaf, Tensor):
             if leaf.dim() == 0 or leaf.shape[0] != batch:
                 raise ValueError(
                     f"a feature tensor has shape {tuple(leaf.shape)} in a batch of {batch}; every tensor F returns "
                     "must have one row per example (shared tensors belong to the energy, as buffers or parameters)"
                 )
-        elif not isinstance(leaf, trees.CONSTANTS):
+        elif not isinstance(leaf, CONSTANTS):
             raise ValueError(
                 f"the features hold a {type(leaf).__name__}, which no gradient would reach: F may return tensors and "
                 "numbers, in tuples, lists, dicts, named tuples and dataclasses"
@@ -136,7 +136,7 @@ def outside_inference_mode(
 ) -> Result:
     """Inference tensors cannot enter autograd, and a minimiser needs dE/dy: it works on ordinary copies."""
     with torch.inference_mode(False), torch.no_grad():
-        return minimise(energy, trees.tree_map(torch.clone, features), start.clone())
+        return minimise(energy, tree_map(torch.clone, features), start.clone())
 
 
 def input_gradient(energies: Tensor, point: Tensor, *, create_graph: bool) -> Tensor:

@@ -8,10 +8,10 @@ from functools import cached_property, partial
 import torch
 from torch import Tensor
 
-from spen import trees
-from spen.descent.loop import Path
+from spen.descent.loop import Iterates
 from spen.descent.potential import Potential, identity
 from spen.protocols import Domain
+from spen.tensors import tree_map
 
 
 class Trajectory:
@@ -46,10 +46,10 @@ class Trajectory:
 
     @classmethod
     def of(
-        cls, path: Path, domain: Domain, steps: int, potential: Potential, start: Tensor, *, gradients: bool
+        cls, path: Iterates, domain: Domain, steps: int, potential: Potential, start: Tensor, *, gradients: bool
     ) -> Trajectory:
         """What a descent of at most ``steps`` steps left behind, with the energy that scores its answer."""
-        plain = Potential(potential.energy, trees.tree_map(Tensor.detach, potential.features), identity)
+        plain = Potential(potential.energy, tree_map(Tensor.detach, potential.features), identity)
         return cls(
             domain.output(domain.enter(start)),
             path.outputs,

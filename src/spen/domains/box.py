@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spen.batch import flat
 from spen.protocols import Domain
+from spen.tensors import flat
 
 BoxUpdate = Literal["projected", "logits", "through_logits"]
 

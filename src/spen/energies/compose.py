@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from spen.arguments import require
-from spen.batch import flat
-from spen.positive import Positive
+from spen.parameters import Positive
 from spen.protocols import Energy, Features
+from spen.tensors import flat
 
 Term = tuple[str, Callable[[Tensor, Features], Tensor], bool]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from spen.positive import Positive
+from spen.parameters import Positive
 from spen.protocols import Energy, Features
 
 Pairs = Callable[[Tensor, Features], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]]

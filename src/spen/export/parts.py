@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from spen import trees
-from spen.descent.learned_optimizer import LearnedOptimizer
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, identity
 from spen.export.predictor import Shape, Shapes, Size, named_inputs, traced
 from spen.model import SPEN
-from spen.rules import GradientDescent, Momentum
+from spen.rules import GradientDescent, LearnedOptimizer, Momentum
+from spen.tensors import flatten
 
 __all__ = ["Parts", "output_shapes", "trace_parts"]
 
@@ -78,7 +77,7 @@ class Start(nn.Module):
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         features = self.model.features(pytree.tree_unflatten(list(tensors), self.structure))
-        leaves, self.features = trees.flatten(features)
+        leaves, self.features = flatten(features)
         z = self.model.minimizer.domain.enter(self.model.init(features))
         return (*leaves, z, *self.model.minimizer.rule.begin(z))
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from spen import trees
-from spen.descent.minimizer import Minimizer
 from spen.export.quiet import quiet
+from spen.minimizer import Minimizer
 from spen.model import SPEN
+from spen.tensors import tree_map
 
 __all__ = [
     "BATCH",
@@ -90,7 +90,7 @@ def check_exportable(model: SPEN, *, descend: bool = True) -> None:
 
 def on_cpu(x: Any) -> Any:
     """The same input where a frozen model is."""
-    return trees.tree_map(lambda t: t.detach().cpu(), x)
+    return tree_map(lambda t: t.detach().cpu(), x)
 
 
 def named_inputs(x: Any) -> dict[str, Tensor]:

@@ -9,14 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spen._repr import as_called
 from spen.arguments import require
-from spen.batch import flat
 from spen.descent.potential import Potential, identity
-from spen.describe import as_called
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.objectives.truth import point_of, require_truth, type_of
+from spen.objectives.targets import point_of, require_truth, type_of
 from spen.protocols import Objective
+from spen.tensors import flat
 
 
 class Sampler(ABC):

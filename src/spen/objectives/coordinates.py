@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spen.batch import flat
 from spen.domains import Box, Reals, Simplex
 from spen.energies.compose import one_per_example
 from spen.protocols import Domain, Energy, Features
+from spen.tensors import flat
 
 
 class Coordinates(ABC):

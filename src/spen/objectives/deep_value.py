@@ -14,7 +14,7 @@ from spen.arguments import require_function
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
 from spen.objectives.mismatch import Once
-from spen.objectives.truth import point_of, require_truth, type_of
+from spen.objectives.targets import point_of, require_truth, type_of
 from spen.protocols import Energy, Features, Loss, Objective
 
 Draw = Literal["truth", "inference", "adversarial", "mixed"]

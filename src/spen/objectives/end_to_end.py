@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from spen.arguments import require_function
-from spen.batch import flat
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.objectives.mismatch import Once, refuse_mismatch
-from spen.objectives.together import Together
+from spen.objectives.vmapped_loss import VmappedLoss
 from spen.protocols import Loss, Objective
+from spen.tensors import flat
 
 Weights = Literal["harmonic", "last"] | Sequence[float] | Tensor
 
@@ -51,7 +51,7 @@ class EndToEnd(Objective):
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
         self._once = Once()
-        self._losses = Together()
+        self._losses = VmappedLoss()
         self._known: dict[Any, Tensor] = {}  # weights by device and type
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:

@@ -7,14 +7,14 @@ from typing import Any, Literal
 from torch import Tensor
 
 from spen.arguments import require_function
-from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.losses import per_example
 from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.structured_hinge import LossAugmented
-from spen.objectives.truth import point_of, require_truth
+from spen.objectives.targets import point_of, require_truth
 from spen.protocols import Loss, Objective
+from spen.tensors import flat
 
 
 class InferenceNetwork(Objective):

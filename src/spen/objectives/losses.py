@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.batch import flat
 from spen.protocols import Loss
+from spen.tensors import flat
 
 
 def squared_error(y: Tensor, target: Tensor) -> Tensor:

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.batch import flat
 from spen.descent.potential import Potential, identity
 from spen.model import SPEN
 from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.objectives.truth import point_of, require_truth, type_of
+from spen.objectives.targets import point_of, require_truth, type_of
 from spen.protocols import Objective
+from spen.tensors import flat
 
 
 class ScoreMatching(Objective):

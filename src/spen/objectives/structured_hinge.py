@@ -12,7 +12,7 @@ from spen.energies.compose import one_per_example
 from spen.model import SPEN
 from spen.objectives.losses import per_example
 from spen.objectives.mismatch import Once, refuse_mismatch
-from spen.objectives.truth import point_of, require_truth
+from spen.objectives.targets import point_of, require_truth
 from spen.protocols import Energy, Features, Loss, Objective
 
 

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import spen
-from spen import trees
-from spen.descent.gradients.auto_trial import Clock, distance, sentence, training_step
-from spen.descent.loop import Descend
-from spen.descent.loop import Path as Descent
+from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential
 from spen.gradients import (
     Auto,
@@ -24,7 +21,9 @@ from spen.gradients import (
     FiniteDifference,
     ForwardOverReverse,
 )
+from spen.gradients.auto_trial import Clock, distance, sentence, training_step
 from spen.protocols import GradientStrategy
+from spen.tensors import tree_map
 from spen.training import Run
 
 __all__ = ["Opened", "Report", "Timed", "open_model", "time_strategies"]
@@ -104,7 +103,7 @@ class _Observer(GradientStrategy):
         self.repeats = repeats
         self.report: tuple[str, tuple[Timed, ...]] | None = None
 
-    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Descent:
+    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         auto = Auto(patience=0, measure=False)
         path = auto.run(descend, potential, start)  # first: the energy's own errors are shown as they are
         reference: list[Tensor] | None = None
@@ -192,7 +191,7 @@ def open_model(
         opened = _label_sets(name, batch, trained)
     else:
         raise ValueError(f"{name} is of the task {task!r}, which this version of spen does not know")
-    moved = trees.tree_map(lambda t: t.to(device), opened.x)
+    moved = tree_map(lambda t: t.to(device), opened.x)
     # Dropout would make gradients of two strategies incomparable.
     return Opened(opened.model.to(device).eval().requires_grad_(True), moved)
 

@@ -15,10 +15,10 @@ import scipy.sparse
 import torch
 from torch import Tensor, nn
 
-from spen.descent.minimizer import Minimizer
 from spen.domains import Box, Reals, Simplex
 from spen.energies import EntropySmoothed, Linear, Sum
 from spen.gradients import Exact
+from spen.minimizer import Minimizer
 from spen.model import SPEN
 from spen.objectives import DeepValue, EndToEnd, Feedforward, StructuredHinge, binary_log_loss, log_loss, squared_error
 from spen.protocols import Domain, Energy, Loss, Objective

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spen.descent.gradients.second_order import NotTwiceDifferentiable, exact_product
 from spen.descent.potential import Potential, identity
+from spen.gradients.second_order import NotTwiceDifferentiable, exact_product
 from spen.testing.report import ContractError, require
 
 # Nodes of autograd's graph whose derivative jumps, and what a user calls them.

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from spen.descent.convergence import RelativeChange
-from spen.descent.gradients.exact import Exact
-from spen.descent.minimizer import Minimizer
-from spen.descent.rules import LBFGS, GradientDescent, Momentum
 from spen.domains import Box, Reals, Simplex
 from spen.energies import EntropySmoothed, Softplus
+from spen.gradients.exact import Exact
+from spen.minimizer import Minimizer
 from spen.model import SPEN
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Convergence, Domain, Energy, GradientStrategy, StepRule
+from spen.rules import LBFGS, GradientDescent, Momentum
 from spen.testing.report import require
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from spen.positive import Positive
+from spen.parameters import Positive
 
 LIBRARIES = {*sys.stdlib_module_names, "lightning", "numpy", "pytorch_lightning", "spen", "torch", "torchmetrics"}
 """Code of these changes with their version only; code of all others is compared by a hash."""

@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from spen.descent.gradients.auto import Auto
+from spen.gradients.auto import Auto
 from spen.model import SPEN
 from spen.training.checkpoints import load_weights, save_weights
 from spen.training.health import NO_LOSS

@@ -10,8 +10,8 @@ from torch import Tensor
 from spen.descent.potential import ScoreFunction, check_features
 from spen.energies.compose import terms_of
 from spen.model import SPEN
+from spen.tensors import select, tree_map
 from spen.training.health import as_it_predicts
-from spen.trees import select, tree_map
 
 _RULE = "An energy scores each example alone: sum over everything but the batch"
 _LOOKS = 2  # examples that are scored alone

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from spen import trees
+from spen.tensors import select, tensors_of
 
 
 class Source(Protocol):
@@ -53,7 +53,7 @@ class TensorSource:
     ) -> None:
         self.x, self.target = x, target
         self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
-        sizes = {leaf.shape[0] for leaf in [*trees.tensors(x), *trees.tensors(target)]}
+        sizes = {leaf.shape[0] for leaf in [*tensors_of(x), *tensors_of(target)]}
         if len(sizes) != 1:
             raise ValueError(f"inputs and targets must have the same number of examples, not {sorted(sizes)}")
         if batch_size < 1:
@@ -80,7 +80,7 @@ class TensorSource:
             rows = order[k * stride + rank * self.batch_size : k * stride + (rank + 1) * self.batch_size]
             if k >= self.own(rank, world):  # too few to share: every process must still take part in the step
                 rows = order[-self.batch_size :]
-            yield trees.select(self.x, rows), trees.select(self.target, rows)
+            yield select(self.x, rows), select(self.target, rows)
 
     def count(self, world: int = 1) -> int:
         stride = self.batch_size * world

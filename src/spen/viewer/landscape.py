@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import spen
-from spen import trees
 from spen.domains import Reals, Simplex
 from spen.protocols import Domain
+from spen.tensors import tree_map
 
 __all__ = ["Slice", "figure", "picture", "slice_energy"]
 
@@ -74,7 +74,7 @@ def slice_energy(
 
     def energy(z: Tensor) -> Tensor:  # (k, N) -> (k,)
         y = _point(domain, z.view(len(z), *outputs[0].shape[1:])).to(outputs[0].dtype)
-        return model.energy(y, trees.tree_map(lambda f: f.expand(len(z), *f.shape[1:]), features))
+        return model.energy(y, tree_map(lambda f: f.expand(len(z), *f.shape[1:]), features))
 
     across = _across(points, along, energy)
     path = torch.stack([(points - points[0]) @ along, (points - points[0]) @ across], 1) / length**2

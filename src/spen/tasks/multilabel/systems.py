@@ -7,8 +7,8 @@ from typing import Any
 
 from spen.builders import Origin
 from spen.descent.convergence import RelativeChange
-from spen.descent.minimizer import Minimizer
 from spen.domains import Box, Simplex
+from spen.minimizer import Minimizer
 from spen.model import SPEN
 from spen.objectives import binary_log_loss
 from spen.rules import GradientDescent

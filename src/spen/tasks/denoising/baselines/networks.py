@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spen.descent.minimizer import Minimizer
 from spen.domains import Reals
 from spen.energies import Softplus
+from spen.minimizer import Minimizer
 from spen.model import SPEN
-from spen.positive import Positive
+from spen.parameters import Positive
 from spen.rules import GradientDescent
 from spen.tasks.denoising.baselines.holes import fill_pyramid
 from spen.tasks.denoising.priors import DataTerm, Observation

@@ -1,0 +1,266 @@
+"""Results of ∇E that its products would compute again: handed over from one program to the other.
+
+    g, E         = G(y)                 becomes    g, E, k_1 … k_n = G(y)
+    H v, ∂⟨v, g⟩ = P(y, v)                         H v, ∂⟨v, g⟩    = P(y, v, k_1 … k_n)
+
+P differentiates G, so it contains G's operations once more, on the same inputs. Two operations are the same *value* if
+they do the same to the same values. Of the values that both programs compute, some take many operations for few bytes:
+wide convolutions, matrix products, attention. The cheapest set of bytes that spares P all of these is a minimum cut
+between them and what P alone computes; what lies behind the cut (first layers, pointwise functions) is made again.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils.flop_counter import flop_registry
+
+from spen.gradients.compiled.fx_nodes import is_view, writes
+from spen.gradients.compiled.simplify import simplified
+
+aten = torch.ops.aten
+
+DENSITY = 256.0
+"""Operations for each element of the result from which on it is kept: a matrix product of 128 summands."""
+
+_SMALL = 4096  # elements of a constant that are compared one by one
+
+
+def hand_over(gradient: GraphModule, product: GraphModule, density: float = DENSITY) -> int:
+    """Let ``gradient`` return, and ``product`` take as further inputs, what is not to be computed twice: how many.
+
+    The inputs of ``product`` are the point, the direction, then the further inputs of ``gradient``. A program that
+    writes into tensors is left as it is: its values are not told by their operations alone.
+    """
+    for program in (gradient, product):
+        if any(writes(node) for node in program.graph.nodes):
+            return 0
+        _forget_what_is_not_read(program)
+    values = _Values()
+    at, *others = _placeholders(gradient)
+    known = values.numbered(gradient, {node: i for i, node in enumerate([at, *others])})
+    at, direction, *others = _placeholders(product)
+    roles: dict[Node, Any] = {node: i for i, node in enumerate([at, *others])}
+    asked = values.numbered(product, {**roles, direction: "direction"})
+    available: dict[int, Node] = {}
+    for node, number in known.items():
+        available.setdefault(number, node)
+    kept = _cheapest_cut(product, asked, set(available), density)
+    _return_also(gradient, [available[number] for number in kept])
+    _take_also(product, [[node for node, n in asked.items() if n == number] for number in kept])
+    return len(kept)
+
+
+def alone(gradient: GraphModule, kept: int) -> GraphModule:
+    """The part of a program that its last ``kept`` results need: for steps where they were not kept."""
+    graph, copies = Graph(), dict[Node, Node]()
+    graph.graph_copy(gradient.graph, copies)
+    results: Any = gradient.graph.output_node().args[0]
+    graph.output([copies[node] for node in results[-kept:]])
+    return simplified(GraphModule(gradient, graph))
+
+
+class _Values:
+    """Numbers for values: equal for two nodes, of one graph or two, that do the same to equal values."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+
+    def numbered(self, program: GraphModule, roles: dict[Node, Any]) -> dict[Node, int]:
+        found: dict[Node, int] = {}
+        for node in program.graph.nodes:
+            if node.op == "placeholder":
+                key: Any = ("input", roles[node])
+            elif node.op == "get_attr":
+                key = _constant(getattr(program, node.target))
+            elif node.op == "call_function":
+                key = self._operation(node, found)
+            else:
+                continue
+            found[node] = self._numbers.setdefault(key, len(self._numbers))
+        return found
+
+    def _operation(self, node: Node, found: dict[Node, int]) -> Any:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            return object()  # dropout draws anew each time
+        if source := _convolution_backward(node):
+            _, image, weight, _, *options, _ = source.args
+            shapes = tuple(tuple(a.meta["val"].shape) for a in (image, weight))  # type: ignore[union-attr]
+            return source.target, node.args[1], shapes, _frozen((_read(node), options), found)
+        return node.target, _frozen(node.args, found), _frozen(node.kwargs, found)
+
+
+def _frozen(value: Any, found: dict[Node, int]) -> Any:
+    if isinstance(value, Node):
+        return "value", found[value]
+    if isinstance(value, list | tuple):
+        return "list", *(_frozen(v, found) for v in value)
+    if isinstance(value, dict):
+        return "dict", *((k, _frozen(v, found)) for k, v in sorted(value.items()))
+    if isinstance(value, slice):
+        return "slice", *(_frozen(v, found) for v in (value.start, value.stop, value.step))
+    return type(value), value  # 1, 1.0 and True are equal and not the same
+
+
+def _constant(tensor: Any) -> Any:
+    if not isinstance(tensor, Tensor) or tensor.numel() > _SMALL:
+        return "constant", id(tensor)
+    return "constant", tensor.dtype, str(tensor.device), tuple(tensor.shape), tuple(tensor.flatten().tolist())
+
+
+def _convolution_backward(node: Node) -> Node | None:
+    """The operation that this node takes one output of. Each output costs its own work, and is a value of its own."""
+    if node.target is not operator.getitem:
+        return None
+    source = node.args[0]
+    return source if isinstance(source, Node) and source.target is aten.convolution_backward.default else None
+
+
+def _read(node: Node) -> list[Node]:
+    """The nodes whose values a node needs. The gradient of an image does not depend on it, nor that of a weight."""
+    source = _convolution_backward(node)
+    if source is None:
+        return list(node.all_input_nodes)
+    cotangent, image, weight = source.args[:3]
+    factors: list[Any] = [[cotangent, weight], [cotangent, image], [cotangent]]
+    return factors[node.args[1]]  # type: ignore[index,no-any-return]
+
+
+# ── the cut ──
+
+
+def _cheapest_cut(product: GraphModule, asked: dict[Node, int], known: set[int], density: float) -> list[int]:
+    """The values to keep, in the order of the program."""
+    import networkx  # torch needs it too, and so it is there; only wanted here
+
+    both = {n: number for n, number in asked.items() if number in known and n.op == "call_function"}
+    order = {number: i for i, number in enumerate(dict.fromkeys(both.values()))}
+    costly = {number for node, number in both.items() if _operations(node) >= density * _elements(node)}
+    flow = networkx.DiGraph()
+    flow.add_nodes_from(["costly", "asked"])
+    flow.add_edges_from(("costly", ("in", number)) for number in costly)
+    prices: dict[int, int] = {}
+    for node, number in both.items():
+        if _can_be_kept(node):
+            # Of equally many bytes those of the later value: less is made again from it.
+            prices[number] = _bytes(node) * len(order) ** 2 + len(order) - order[number]
+    never = sum(prices.values()) + 1
+    for number in order:
+        flow.add_edge(("in", number), ("out", number), capacity=prices.get(number, never))
+    for node, number in asked.items():
+        for read in _read(node):
+            if read in both:
+                flow.add_edge(("out", both[read]), ("in", number) if number in order else "asked")
+    for read in product.graph.output_node().all_input_nodes:
+        if read in both:
+            flow.add_edge(("out", both[read]), "asked")
+    before, _ = networkx.minimum_cut(flow, "costly", "asked")[1]
+    return [n for n in order if n in prices and ("in", n) in before and ("out", n) not in before]
+
+
+def _operations(node: Node) -> int:
+    """Multiplications and additions of a node, as torch.utils.flop_counter counts them; 0 for what it does not know."""
+    source, call = _convolution_backward(node), node
+    arguments = node.args
+    if source is not None:
+        call, one = source, [i == node.args[1] for i in range(3)]
+        arguments = (*source.args[:-1], one)
+    count = flop_registry.get(getattr(call.target, "overloadpacket", None))
+    if count is None or (call.target is aten.convolution_backward.default and source is None):
+        return 0
+    arguments, options = map_arg((arguments, call.kwargs), lambda n: n.meta["val"])  # type: ignore[misc]
+    return int(count(*arguments, **options, out_val=call.meta["val"]))
+
+
+def _elements(node: Node) -> int:
+    """Of the results together, at least 1."""
+    values = node.meta.get("val")
+    many = values if isinstance(values, list | tuple) else [values]
+    return max(1, sum(v.numel() for v in many if isinstance(v, Tensor)))
+
+
+def _bytes(node: Node) -> int:
+    value = node.meta.get("val")
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
+
+
+def _can_be_kept(node: Node) -> bool:
+    """Whether it is a tensor of its own: a view would keep all that it looks at."""
+    return isinstance(node.meta.get("val"), Tensor) and not is_view(node)
+
+
+# ── the programs ──
+
+
+def _forget_what_is_not_read(program: GraphModule) -> None:
+    """Operations that take of an operand no more than its shape shall not keep its value alive."""
+    for node in list(program.graph.nodes):
+        if node.target is aten.ones_like.default:
+            _rewrite_ones(program, node)
+        elif node.target is aten.convolution_backward.default and not node.args[-1][1]:
+            cotangent, image, *rest = node.args
+            node.args = (cotangent, _first_alike(image), *rest)
+    simplified(program)
+
+
+def _rewrite_ones(program: GraphModule, node: Node) -> None:
+    # Where a gradient begins, at the sum of the energies: without this, P would sum them up for nothing.
+    value = node.meta["val"]
+    if not value.is_contiguous():
+        return
+    with program.graph.inserting_before(node):
+        ones = program.graph.call_function(
+            aten.full.default, (list(value.shape), 1), {"dtype": value.dtype, "device": value.device}
+        )
+    ones.meta["val"] = value
+    node.replace_all_uses_with(ones)
+
+
+def _first_alike(node: Node) -> Node:
+    """The earliest node, on the way to this one, with its shape and layout."""
+    wanted, best, stack, seen = _layout(node), node, [node], {node}
+    position = {n: i for i, n in enumerate(node.graph.nodes)}
+    while stack:
+        for parent in _read(stack.pop()):
+            if parent not in seen:
+                seen.add(parent)
+                stack.append(parent)
+                if _layout(parent) == wanted and position[parent] < position[best]:
+                    best = parent
+    return best
+
+
+def _layout(node: Node) -> Any:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor):
+        return None
+    return tuple(value.shape), value.stride(), value.dtype, value.device
+
+
+def _return_also(program: GraphModule, nodes: list[Node]) -> None:
+    output = program.graph.output_node()
+    output.args = ([*output.args[0], *nodes],)  # type: ignore[misc]
+    program.recompile()
+
+
+def _take_also(program: GraphModule, groups: list[list[Node]]) -> None:
+    after = _placeholders(program)[-1]
+    for i, nodes in enumerate(groups):
+        with program.graph.inserting_after(after):
+            after = program.graph.placeholder(f"kept_{i}")
+        after.meta["val"] = nodes[0].meta["val"]
+        for node in nodes:
+            node.replace_all_uses_with(after)
+    simplified(program)
+
+
+def _placeholders(program: GraphModule) -> list[Node]:
+    return [node for node in program.graph.nodes if node.op == "placeholder"]
+
+
+__all__ = ["DENSITY", "alone", "hand_over"]

@@ -1,0 +1,359 @@
+"""∇E and H v as graphs of plain tensor operations, from the graph of an energy.
+
+Derivatives are taken while tracing, so the program has no autograd left in it: it can be simplified, fused and
+captured, and an energy that is compiled this way never has to be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from spen.descent.potential import Potential, identity
+from spen.gradients.compiled.chunks import Chunks, silenced
+from spen.gradients.compiled.fx_nodes import is_view, writes
+from spen.gradients.compiled.guards import INSTEAD, Guarded, NotTraceable, reason
+from spen.gradients.compiled.keep import alone, hand_over
+from spen.gradients.compiled.norms import written_out
+from spen.gradients.compiled.simplify import simplified, speaks_to_host
+from spen.gradients.second_order import NotTwiceDifferentiable, Products, unknown_tensor
+from spen.tensors import tensors_of
+
+Flat = Callable[..., list[Tensor]]
+Lowering = Callable[[GraphModule, list[Tensor]], Flat]
+ProductFunction = Callable[[Potential, Tensor, Tensor], Products]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which inputs of an energy's graph are the point, features and parameters; all others are constants to it."""
+
+    point: int
+    features: tuple[tuple[int, int], ...]  # (number among the tensors of the features, number among the inputs)
+    learned: tuple[tuple[int, int], ...]  # (number among the parameters of the potential, number among the inputs)
+
+    @classmethod
+    def of(cls, potential: Potential, point: Tensor, tensors: tuple[Tensor, ...]) -> Roles:
+        """By identity: Dynamo hands over the tensors themselves."""
+        place = {id(tensor): i for i, tensor in enumerate(tensors)}
+        if id(point) not in place:
+            raise ValueError("the energy does not depend on y: it has no gradient to descend")
+        leaves = tensors_of(potential.features)
+        features = tuple((n, place[id(t)]) for n, t in enumerate(leaves) if id(t) in place)
+        learned = tuple((n, place[id(t)]) for n, t in enumerate(potential.learned) if id(t) in place)
+        known = {place[id(point)], *(i for _, i in (*features, *learned))}
+        for i, tensor in enumerate(tensors):
+            if tensor.requires_grad and i not in known:
+                raise unknown_tensor(potential.energy, tensor)
+        return cls(place[id(point)], features, learned)
+
+    def fits(self, potential: Potential, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether the parameters of the potential stand where they stood."""
+        learned = potential.learned
+        return all(n < len(learned) and tensors[i] is learned[n] for n, i in self.learned)
+
+
+class Program:
+    """∇E and the products of one strategy, from the graph of one energy for inputs of one shape.
+
+    Every tensor that the energy reads is an input. With ``keep``, ∇E hands its expensive results over to the products
+    (``keep.py``). With ``rows``, the batch goes through in chunks of so many examples at most, and the graph is that of
+    one chunk. Without ``product`` there is ∇E alone.
+    """
+
+    def __init__(
+        self,
+        graph: GraphModule,
+        potential: Potential,
+        point: Tensor,
+        tensors: tuple[Tensor, ...],
+        product: ProductFunction | None,
+        lowering: Lowering,
+        *,
+        keep: bool = False,
+        chunks: Chunks,
+    ) -> None:
+        graph = written_out(graph)
+        self.roles = Roles.of(potential, point, tensors)
+        self._point = tuple(point.shape[1:]), point.dtype  # of each example
+        self.chunks = chunks
+        moving = [i for _, i in self.roles.features]
+        others = [i for i in range(len(tensors)) if i != self.roles.point and i not in moving]
+        self._order = [*moving, *others]  # of the inputs of the lowered programs, behind the point
+        self._moving = len(moving)
+        wanted = [i for i in moving if tensors[i].requires_grad]
+        learned = [i for _, i in self.roles.learned]
+        self._per_example = 1 + len(wanted)  # results of the products with one row per example; the others are sums
+        self._targets = _targets(potential, self.roles, tensors)
+        self._number = len(potential.feature_tensors()) + len(potential.learned)
+        self._present: list[bool] = []
+        energy = f"the energy {type(potential.energy).__name__}"
+
+        def bound(inputs: tuple[Tensor, ...]) -> Potential:
+            places = dict(zip(self._order, inputs, strict=True))
+            leaves = {i: t.detach().requires_grad_(i in wanted or i in learned) for i, t in places.items()}
+            features, own = [leaves[i] for i in wanted], tuple(leaves[i] for i in learned)
+            return Potential(_Graph(graph, leaves, self.roles.point), features, identity, own)  # type: ignore[arg-type]
+
+        def gradient(at: Tensor, *inputs: Tensor) -> list[Tensor]:
+            return list(bound(inputs).gradient(at))
+
+        def products(at: Tensor, direction: Tensor, *inputs: Tensor) -> list[Tensor]:
+            at_point, rest = product(bound(inputs), at, direction)  # type: ignore[misc]
+            self._present = [bar is not None for bar in (at_point, *rest)]
+            return [bar.detach() for bar in (at_point, *rest) if bar is not None]
+
+        example = [point.detach().contiguous(), *(tensors[i].detach() for i in self._order)]
+        both = (example, [example[0], torch.ones_like(example[0]), *example[1:]])
+        graphs = [traced(gradient, both[0], energy)]
+        if product is not None:
+            graphs.append(traced(products, both[1], energy))
+        written = _written(graphs[0])
+        self.constant = [i for n, i in enumerate(self._order, start=1) if n not in written]
+        """The tensors beside the point that the energy only reads, by their number among the inputs of its graph."""
+        self.capturable = not any(speaks_to_host(graph) for graph in graphs)
+        """Whether a CUDA graph may hold the programs: nothing in them waits for the device or reads host memory."""
+        self.kept = hand_over(graphs[0], graphs[1]) if keep else 0
+        """How many results of ∇E the products take over; 0 too where none is expensive."""
+        with torch.no_grad():
+            # Before the programs are lowered, which may change them in place.
+            self._kept = lowering(alone(graphs[0], self.kept), both[0]) if self.kept else None
+            self._gradient = lowering(graphs[0], both[0])
+            known = self._gradient(*both[0])[2:] if self.kept else []  # as they come, in the layout they have
+            self._product = lowering(graphs[1], [*both[1], *known]) if product is not None else None
+
+    def gradient(self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
+        """(∇E, E) at a point, and what the product there wants back."""
+        if (tuple(point.shape[1:]), point.dtype) != self._point:
+            raise RuntimeError(
+                f"the domain returns examples of shape {tuple(point.shape[1:])} and {point.dtype}, but the program was "
+                f"made for {self._point[0]} and {self._point[1]}: use one Compiled() for each domain"
+            )
+        inputs = [point.detach().contiguous(), *self._inputs(tensors, potential)]
+        with torch.no_grad():
+            parts = [self._gradient(*self._cut(inputs, rows, 1 + self._moving)) for rows, _ in self.chunks]
+            joined = [self.chunks.joined([part[i] for part in parts]) for i in range(2)]
+        return (*joined, *(result for part in parts for result in part[2:]))
+
+    def product(
+        self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor
+    ) -> Products:
+        """H v and ∂⟨v, ∇E⟩ for the features and parameters of the potential. Nothing ``kept``: it is computed again."""
+        assert self._product is not None
+        inputs = [point.detach().contiguous(), direction.contiguous(), *self._inputs(tensors, potential)]
+        known, here = iter(kept), sum(self._present[: self._per_example])
+        rows_of: list[list[Tensor]] = []
+        sums: list[Tensor] = []
+        with torch.no_grad():
+            for rows, again in self.chunks:
+                at, towards, *others = self._cut(inputs, rows, 2 + self._moving)
+                handed = [next(known) for _ in range(self.kept)] if kept else []
+                if self._kept is not None and not kept:
+                    handed = self._kept(at, *others)
+                found = self._product(at, silenced(towards, again), *others, *handed)
+                del handed
+                rows_of.append(list(found[:here]))
+                sums = torch._foreach_add(sums, list(found[here:])) if sums else list(found[here:])  # type: ignore[assignment]
+            joined = iter([*(self.chunks.joined(parts) for parts in zip(*rows_of, strict=True)), *sums])
+        at_point, *present = (next(joined) if there else None for there in self._present)
+        rest: list[Tensor | None] = [None] * self._number
+        for target, bar in zip(self._targets, present, strict=True):
+            rest[target] = bar
+        return at_point, rest
+
+    def require_same(
+        self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor, plain: tuple[Tensor, Tensor], name: str
+    ) -> None:
+        """Refuse a program whose ∇E is not that of the energy, evaluated plainly at the same point."""
+        gradient, energies = (t.double() for t in plain)
+        if not bool(gradient.isfinite().all()):
+            return
+        # The point and the features are those of one chunk.
+        inputs = [point.detach().contiguous(), *self._inputs(tuple(t.detach() for t in tensors), potential)]
+        with torch.no_grad():
+            found = self._gradient(*inputs)[0].double()
+        # Where large terms cancel, rounding is as large as they are.
+        least = 100 * torch.finfo(point.dtype).eps * float(energies.abs().max()) * point[:1].numel() ** 0.5
+        size = float(gradient.norm())
+        if not float((found - gradient).norm()) <= _DIFFERENCE[point.dtype] * size + least:
+            raise NotTraceable(f"{name} cannot be traced: its program has another gradient than itself. {INSTEAD}")
+        if len(self.constant) < len(self._order):
+            with torch.no_grad():
+                again = self._gradient(*inputs)[0].double()
+            if not float((found - again).norm()) <= 1e-4 * size + least:
+                raise NotTraceable(f"{name} changes a tensor that it reads whenever it is evaluated. {INSTEAD}")
+
+    def _cut(self, inputs: list[Tensor], rows: slice, moving: int) -> list[Tensor]:
+        """The inputs of a chunk: of the first ``moving`` its rows, of the others everything."""
+        if self.chunks.number == 1:
+            return inputs
+        return [*(t[rows] for t in inputs[:moving]), *inputs[moving:]]
+
+    def _inputs(self, tensors: tuple[Tensor, ...], potential: Potential) -> list[Tensor]:
+        """The features as they are in the potential, and the other tensors that were handed over."""
+        leaves = tensors_of(potential.features)
+        features = [leaves[n].detach() for n, _ in self.roles.features]
+        return [*features, *(tensors[i] for i in self._order[self._moving :])]
+
+
+_DIFFERENCE = {torch.float64: 1e-6, torch.float32: 0.1, torch.bfloat16: 0.5, torch.float16: 0.5}
+"""What may lie between two ways to compute ∇E, which a program may round to TF32 or bfloat16."""
+
+
+def _written(program: GraphModule) -> set[int]:
+    """The inputs that a program writes into, by their number."""
+    places = {node: i for i, node in enumerate(program.graph.find_nodes(op="placeholder"))}
+    found = set()
+    for node in program.graph.nodes:
+        if node.op != "call_function" or not writes(node):
+            continue
+        changed = [a for a in node.all_input_nodes if _is_changed(node, a)]
+        while changed:
+            at = changed.pop()
+            if at in places:
+                found.add(places[at])
+            elif at.op == "call_function" and is_view(at):
+                changed.append(at.args[0])
+    return found
+
+
+def _is_changed(node: Node, operand: Node) -> bool:
+    arguments = node.target._schema.arguments  # type: ignore[union-attr]
+    given = [*zip(arguments, node.args, strict=False), *((a, node.kwargs.get(a.name)) for a in arguments)]
+    return any(value is operand and a.alias_info is not None and a.alias_info.is_write for a, value in given)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A program with the tensors that the energy reads in one descent."""
+
+    program: Program
+    tensors: tuple[Tensor, ...]
+
+    def __post_init__(self) -> None:
+        # Aliases stay with the memory that was read, whatever is assigned to ``.data`` later.
+        object.__setattr__(self, "tensors", tuple(t.detach() for t in self.tensors))
+        object.__setattr__(self, "_versions", self._now())
+
+    def _now(self) -> list[int]:
+        constant = [self.tensors[i] for i in self.program.constant]
+        return [0 if t.is_inference() else t._version for t in constant]
+
+    def require_unchanged(self) -> None:
+        """The backward pass reads them again. Autograd looks after parameters and features; buffers are not its own."""
+        for i, then, now in zip(self.program.constant, self._versions, self._now(), strict=True):  # type: ignore[attr-defined]
+            if then != now:
+                raise RuntimeError(
+                    f"a tensor of shape {tuple(self.tensors[i].shape)} that the energy reads has been modified by an "
+                    "inplace operation between the descent and its backward pass"
+                )
+
+    @classmethod
+    def of(
+        cls,
+        potential: Potential,
+        point: Tensor,
+        product: ProductFunction | None,
+        lowering: Lowering,
+        *,
+        keep: bool = False,
+        chunks: Chunks | None = None,
+    ) -> Bound:
+        """A new program for an energy as it is now."""
+        cut, leaf = potential.detached(), point.detach().requires_grad_()
+        guarded = Guarded(evaluate, f"the energy {type(potential.energy).__name__}")
+        with torch.enable_grad():
+            entry, tensors = guarded(cut.energy, cut.view, leaf, cut.features)
+        chunks = Chunks(point.shape[0]) if chunks is None else chunks
+        return cls(Program(entry.graph, cut, leaf, tensors, product, lowering, keep=keep, chunks=chunks), tensors)
+
+    def gradient(self, potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
+        """Takes the place of ``Potential.gradient``."""
+        return self.program.gradient(self.tensors, potential, point)
+
+    def product(self, potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor) -> Products:
+        """Takes the place of a strategy's own product."""
+        return self.program.product(self.tensors, potential, point, direction, *kept)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Where the tensors are that a CUDA graph would read: all but the point and the features."""
+        return tuple(self.tensors[i].data_ptr() for i in self.program._order[self.program._moving :])
+
+
+def evaluate(energy: Any, view: Any, point: Tensor, features: Any) -> Tensor:
+    """What is traced for ∇E and its products."""
+    return energy(view(point), features)
+
+
+class _Graph(nn.Module):
+    """The energy as its graph, with all its inputs but the point."""
+
+    def __init__(self, graph: GraphModule, inputs: dict[int, Tensor], point: int) -> None:
+        super().__init__()
+        self._call = lambda y: graph(*(y if i == point else inputs[i] for i in range(len(inputs) + 1)))[0]
+
+    def forward(self, y: Tensor, features: Any) -> Tensor:
+        return self._call(y)  # type: ignore[no-any-return]
+
+
+def _targets(potential: Potential, roles: Roles, tensors: tuple[Tensor, ...]) -> list[int]:
+    """For each result of the products behind the first: its number among the potential's features and parameters."""
+    wanted = [n for n, leaf in enumerate(tensors_of(potential.features)) if leaf.requires_grad]
+    features = [wanted.index(n) for n, i in roles.features if tensors[i].requires_grad]
+    return [*features, *(len(wanted) + n for n, _ in roles.learned)]
+
+
+def traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], name: str) -> GraphModule:
+    """The operations of a function, derivatives within it included, as a graph. ``name`` is for the error."""
+    try:
+        return simplified(_pure(make_fx(function, decomposition_table=_WITH_MEMORY)(*inputs)))
+    except NotTwiceDifferentiable:
+        raise
+    except Exception as error:
+        raise NotTraceable(f"{name} cannot be traced: {reason(error)}. {INSTEAD}") from error
+
+
+def _with_memory(operation: Callable[..., Tensor]) -> Callable[..., Any]:
+    def applied(tensor: Tensor, *others: Any) -> Any:
+        if not tensor._is_zerotensor():
+            return NotImplemented  # traced as it is
+        return operation(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device), *others)
+
+    return applied
+
+
+# The tangent of a constant is a tensor of zeros without memory, which torch hands to these kernels all the same while
+# it traces: the process would crash.
+_WITH_MEMORY = {o: _with_memory(o) for o in (torch.ops.aten.mul.Scalar, torch.ops.aten.add.Scalar)}
+
+
+def _pure(program: GraphModule) -> GraphModule:
+    """Writes into results that nobody looks at later, as new results: the tangent of a softmax is divided in place.
+
+    Views become reshapes: what was one piece of memory may not be in another layout.
+    """
+    seen: set[Node] = set()
+    for node in program.graph.nodes:
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+        if node.op == "call_function" and writes(node) and _is_last(node, node.args[0], seen):
+            name, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
+            new = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
+            if hasattr(new, overload):
+                node.target = getattr(new, overload)
+        seen.add(node)
+    program.recompile()
+    return program
+
+
+def _is_last(node: Node, written: Any, seen: set[Node]) -> bool:
+    """Whether ``node`` alone still uses what it writes into, and nothing else looks at that memory."""
+    if not isinstance(written, Node) or written.op != "call_function" or is_view(written):
+        return False
+    return all(user in seen and not is_view(user) for user in written.users if user is not node)

@@ -1,0 +1,118 @@
+"""H v ≈ (∇E(y + εv) − ∇E(y − εv)) / 2ε: first derivatives alone (Domke 2012; the paper's own choice, Sec. 4)."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spen.descent.potential import Potential, ScoreFunction
+from spen.gradients.random_state import drawing_from, generators
+from spen.gradients.replay import Replayed
+from spen.gradients.second_order import Products, added, exact_product, nothing
+from spen.tensors import flat, tree_map
+
+# The cube root of the rounding error balances it against the curvature of the gradient, for y of order one.
+_RADII = {torch.float64: 3e-6, torch.float32: 1e-2}
+_PEAK = 4.0  # no coordinate is moved by more than this many radii, however spiked the direction
+
+
+class FiniteDifference(Replayed):
+    """Two first-order evaluations per step give H v and ∂_θ⟨v, ∇E⟩ together.
+
+    With ε_i chosen per example so that y moves by ``radius`` in the root mean square of its coordinates,
+    one backward pass of Σ_i (E(y_i + ε_i v_i) − E(y_i − ε_i v_i)) / 2ε_i holds both products. Works with energies
+    that can be differentiated only once: compiled, fused attention, custom Functions. Terms marked ``closed_form``
+    (an entropy) are differentiated exactly, since y log y bends too sharply near 0 for any radius.
+
+    ``doubled=True`` evaluates both points as one batch of twice the size (time); ``False`` one after the other
+    (memory), as it also does for an energy that draws random numbers. Under autocast the differences are taken without
+    it. ``radius=None`` picks 1e-2 in single and 3e-6 in double precision, for y of order one.
+    """
+
+    exact = False
+
+    def __init__(self, radius: float | None = None, *, doubled: bool = True) -> None:
+        if radius is not None and not radius > 0:
+            raise ValueError(f"the radius must be positive, not {radius}")
+        self.radius = radius
+        self.doubled = doubled
+
+    def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
+        black_box, closed = potential.split()
+        result = nothing(len(potential.feature_tensors()) + len(potential.parameters()))
+        lowered = torch.is_autocast_enabled(point.device.type)
+        # Differences of numbers with three digits are noise: what autocast would lower stays in the type of y.
+        with torch.autocast(point.device.type, enabled=False) if lowered else nullcontext():
+            if black_box is not None:
+                energy = _in_type_of(point, black_box) if lowered else black_box
+                result = self._difference(potential, point, direction, energy)
+        if closed is not None:
+            result = added(result, exact_product(potential, point, direction, closed))
+        return result
+
+    def _difference(self, potential: Potential, point: Tensor, direction: Tensor, energy: ScoreFunction) -> Products:
+        radius = self._radius(point.dtype)
+        rows = flat(direction)
+        size = torch.maximum(rows.square().mean(1).sqrt(), rows.abs().amax(1) / _PEAK)
+        size = torch.where(size < torch.finfo(size.dtype).tiny, 0.0, size)  # 1/size would overflow
+        reach = torch.where(size > 0, radius / size, 0.0)  # ε_i
+        weight = size / (2 * radius)  # 1 / 2ε_i; 0 where there is no direction
+        shift = reach.view(-1, *[1] * (direction.dim() - 1)) * direction
+        # In one pass the two points would be scored by different random numbers.
+        difference = self._one_pass if self.doubled and not potential.draws else self._two_passes
+        return difference(potential, point.detach(), shift, weight, energy)
+
+    def _one_pass(
+        self, potential: Potential, point: Tensor, shift: Tensor, weight: Tensor, energy: ScoreFunction
+    ) -> Products:
+        targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]
+        with torch.enable_grad():
+            both = torch.cat([point + shift, point - shift]).requires_grad_()
+            total = (potential.doubled()(both, energy) * torch.cat([weight, -weight])).sum()
+        at_both, *rest = _gradients(total, [both, *targets])
+        if at_both is None:
+            return None, rest
+        plus, minus = at_both.chunk(2)
+        return plus + minus, rest
+
+    def _two_passes(
+        self, potential: Potential, point: Tensor, shift: Tensor, weight: Tensor, energy: ScoreFunction
+    ) -> Products:
+        targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]
+        results = []
+        drawn = generators(point.device) if potential.draws else ()
+        for moved, signed in ((point + shift, weight), (point - shift, -weight)):
+            with torch.enable_grad(), drawing_from(drawn, point.device):
+                leaf = moved.requires_grad_()
+                total = (potential(leaf, energy) * signed).sum()
+            at_leaf, *rest = _gradients(total, [leaf, *targets])
+            results.append((at_leaf, rest))
+        return added(*results)
+
+    def _radius(self, dtype: torch.dtype) -> float:
+        if self.radius is not None:
+            return self.radius
+        if dtype not in _RADII:
+            raise ValueError(f"finite differences in {dtype} are noise; descend in float32 or give a radius")
+        return _RADII[dtype]
+
+    def __repr__(self) -> str:
+        return f"FiniteDifference(radius={self.radius}, doubled={self.doubled})"
+
+
+def _in_type_of(point: Tensor, energy: ScoreFunction) -> ScoreFunction:
+    """The energy of features in the type of y: those that F has computed under autocast have a shorter one."""
+
+    def widened(y: Tensor, features: Any) -> Tensor:
+        return energy(y, tree_map(lambda f: f.to(point.dtype) if f.is_floating_point() else f, features))
+
+    return widened
+
+
+def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor | None]:
+    if not total.requires_grad:
+        return [None] * len(inputs)
+    return list(torch.autograd.grad(total, inputs, allow_unused=True))

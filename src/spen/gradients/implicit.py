@@ -1,0 +1,149 @@
+"""dŷ/dθ = −H⁻¹ ∂_θ∇E at a minimiser: the implicit function theorem (Sec. 2.3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spen.descent.loop import Descend, Iterates
+from spen.descent.potential import Potential, identity
+from spen.gradients.checkpointed import Checkpointed
+from spen.gradients.replay import Replayed, refuse_replica, replayed
+from spen.gradients.snapshots import Held
+from spen.protocols import Domain, GradientStrategy
+from spen.tensors import flat
+
+
+class Implicit(GradientStrategy):
+    """Solve H u = dℓ/dŷ by conjugate gradients at the answer, inside the face of the domain it lies on.
+
+    The gradient does not depend on how the minimiser was found, so it knows nothing of earlier iterates or rates,
+    and Init's is exactly zero. It is right only at a minimum: an unconverged descent is refused. ``iterations``
+    and ``tolerance`` (relative residual; None: 1e-8, or 64 units of the last place) bound the solver; ``through``
+    supplies its Hessian-vector products.
+    """
+
+    def __init__(self, iterations: int = 200, tolerance: float | None = None, through: Replayed | None = None) -> None:
+        if iterations < 1 or (tolerance is not None and not tolerance > 0):
+            raise ValueError(f"Implicit needs iterations ≥ 1 and tolerance > 0, not {iterations} and {tolerance}")
+        self.iterations = iterations
+        self.tolerance = tolerance
+        self.through = replayed(Checkpointed() if through is None else through, "Implicit")
+
+    def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
+        if descend.stop is None:
+            raise ValueError(
+                "Implicit differentiates a minimiser, so the descent must converge: give the Minimizer a stop, "
+                "for example stop=RelativeChange(1e-6)"
+            )
+        if any(p.requires_grad for p in descend.rule.parameters()):
+            raise ValueError(
+                "Implicit sends no gradient to learned rates: the minimiser does not depend on them. "
+                "Use learn_rates=False, or a strategy that differentiates the steps, such as Checkpointed()"
+            )
+        if descend.keep_gradients:
+            raise ValueError("Implicit cannot differentiate the gradients of earlier steps: use keep_gradients=False")
+        refuse_replica(potential)
+        with torch.no_grad():
+            path = descend(potential.detached(), start.detach())
+        missing = int((~path.converged).sum())
+        if missing:
+            lost = int((~flat(path.outputs[-1]).isfinite().all(1)).sum())
+            if lost:
+                raise ValueError(
+                    f"Implicit needs a minimiser, but {lost} of {len(path.converged)} examples ended in numbers that "
+                    "are not finite: lower the rates, or the learning rate"
+                )
+            raise ValueError(
+                f"Implicit needs a minimiser, but {missing} of {len(path.converged)} examples had not converged after "
+                f"{descend.rule.steps} steps: allow more steps, or use a strategy that differentiates the steps, "
+                "such as Checkpointed()"
+            )
+        plain = Potential.of(potential.energy, potential.features, identity)
+        tape = _Tape(descend.domain, plain.detached(), self, Held(potential.energy, descend.domain))
+        path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
+        return path
+
+    def __repr__(self) -> str:
+        return f"Implicit(iterations={self.iterations}, tolerance={self.tolerance}, through={self.through})"
+
+
+@dataclass
+class _Tape:
+    domain: Domain
+    potential: Potential
+    strategy: Implicit
+    held: Held
+    outputs: int = 0
+
+
+class _Minimiser(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tape: _Tape, *tensors: Tensor) -> tuple[Tensor, ...]:
+        learns = len(tape.potential.feature_tensors()) + len(tape.potential.parameters())
+        tape.outputs = len(tensors) - learns
+        ctx.tape = tape
+        ctx.save_for_backward(*tensors[tape.outputs - 1 :])  # the inputs too: autograd says if they have been changed
+        ctx.set_materialize_grads(False)
+        return tuple(y.view_as(y) for y in tensors[: tape.outputs])
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
+        tape: _Tape = ctx.tape
+        if any(bar is not None for bar in cotangents[:-1]):
+            raise RuntimeError(
+                "Implicit can serve a loss on the last iterate alone, but this loss looks at earlier ones: "
+                'use EndToEnd(loss, weights="last"), or a strategy that differentiates the steps'
+            )
+        nothing = [None] * tape.outputs
+        if cotangents[-1] is None:
+            return (None, *nothing, *[None] * (len(ctx.needs_input_grad) - 1 - tape.outputs))
+        answer = ctx.saved_tensors[0].detach()
+        with tape.held.put_back():
+            solution = _solve(tape, answer, cotangents[-1])
+            _, bars = tape.strategy.through.product(tape.potential, answer, solution)
+        return (None, *nothing, *(None if bar is None else -bar for bar in bars))
+
+
+def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:
+    """u = J (Jᵀ H J)⁻¹ Jᵀ v, by conjugate gradients on each example at once; J spans the directions y may move in."""
+    domain, strategy = tape.domain, tape.strategy
+
+    def curvature(e: Tensor) -> Tensor:
+        at_point, _ = strategy.through.product(tape.potential, answer, domain.lift(answer, e))
+        return torch.zeros_like(e) if at_point is None else domain.lower(answer, at_point)
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return flat(a * b).sum(1).view(-1, *[1] * (a.dim() - 1))
+
+    residual = domain.lower(answer, cotangent)
+    tolerance = max(1e-8, 64 * torch.finfo(answer.dtype).eps) if strategy.tolerance is None else strategy.tolerance
+    goal = tolerance**2 * dot(residual, residual)
+    solution, direction, squared = torch.zeros_like(residual), residual, dot(residual, residual)
+    for _ in range(strategy.iterations):
+        open_rows = squared > goal
+        if not bool(open_rows.any()):
+            break
+        image = curvature(direction)
+        bend = dot(direction, image)
+        if bool((open_rows & (bend <= 0)).any()):
+            raise RuntimeError(
+                "Implicit found a direction in which the energy does not curve upwards: the answer is not an "
+                "isolated minimum. Add strong convexity (EntropySmoothed, a quadratic term), or differentiate the steps"
+            )
+        rate = torch.where(open_rows, squared / torch.where(open_rows, bend, 1.0), 0.0)
+        solution = solution + rate * direction
+        residual = residual - rate * image
+        previous, squared = squared, torch.where(open_rows, dot(residual, residual), squared)
+        direction = residual + torch.where(open_rows, squared / previous.clamp_min(1e-300), 0.0) * direction
+    if bool((squared > goal).any()):
+        raise RuntimeError(
+            f"Implicit's conjugate gradients did not reach a relative residual of {tolerance} in "
+            f"{strategy.iterations} iterations: allow more of them or a larger tolerance"
+        )
+    # A cotangent that is not finite leaves its example at once: the gradient is not finite either.
+    return domain.lift(answer, torch.where(squared.isfinite(), solution, torch.nan))

@@ -1,0 +1,199 @@
+"""H v and ∂_θ⟨v, ∇E⟩ by double backprop, and a clear word for energies that cannot do it."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spen.descent.loop import Descend
+from spen.descent.potential import Potential, ScoreFunction, input_gradient
+from spen.gradients.random_state import drawing_from, generators
+
+Products = tuple[Tensor | None, list[Tensor | None]]
+"""(H v at the point, and ∂⟨v, ∇E⟩ for each feature tensor, then each parameter); None means zero."""
+
+
+class NotTwiceDifferentiable(RuntimeError):
+    """The energy has no second derivative that this strategy could use."""
+
+
+def exact_product(
+    potential: Potential, point: Tensor, direction: Tensor, part: ScoreFunction | None = None, *, search: bool = False
+) -> Products:
+    """∂⟨v, ∇E⟩ by differentiating the gradient's own graph. ``part`` restricts it to some terms of the energy.
+
+    ``search`` looks for operations without a second derivative first (``Graph``); a part is always searched.
+    """
+    targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]
+    with torch.enable_grad():
+        leaf = point.detach().requires_grad_()
+        energies = potential(leaf, part)
+        if (search or part is not None) and (names := Graph.of(energies).once_differentiable):
+            raise _only_once(potential, " or ".join(names))
+        gradient = input_gradient(energies, leaf, create_graph=True)
+    if not gradient.requires_grad:
+        return None, [None] * len(targets)
+    try:
+        at_point, *rest = torch.autograd.grad(gradient, [leaf, *targets], direction, allow_unused=True)
+    except RuntimeError as error:
+        raise explained(error, potential, point) from error
+    return at_point, list(rest)
+
+
+# Energies whose second derivative has been tried. A later failure is autograd's own error, never a wrong number.
+_tried: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def require_second_derivative(potential: Potential, descend: Descend, start: Tensor) -> None:
+    """Try the second derivative on one example, once for each energy, while the error can still be explained."""
+    if potential.energy in _tried:
+        return
+    rows = torch.zeros(1, dtype=torch.long, device=start.device)
+    with torch.no_grad():
+        z = descend.domain.enter(start.detach()[:1])
+        point = descend.point(z, descend.domain.output(z))
+    with drawing_from(generators(point.device), point.device):
+        exact_product(potential.detached(rows), point, torch.ones_like(point), search=True)
+    _tried.add(potential.energy)
+
+
+def explained(error: RuntimeError, potential: Potential, point: Tensor) -> RuntimeError:
+    """The same failure in a sentence that names the operation, if it is one of the known kinds."""
+    text = str(error)
+    if missing := re.search(r"derivative for (?:aten::)?(\w+) is not implemented", text):
+        return _only_once(potential, missing[1])
+    if "once_differentiable" in text or "does not currently support double backward" in text:
+        with torch.enable_grad():
+            energies = potential(point.detach().requires_grad_())
+        return _only_once(potential, " or ".join(Graph.of(energies).once_differentiable) or "a custom Function")
+    return error
+
+
+def _only_once(potential: Potential, operation: str) -> NotTwiceDifferentiable:
+    return NotTwiceDifferentiable(
+        f"the energy {type(potential.energy).__name__} has no second derivative: {operation} can be differentiated "
+        "only once. Use gradient=FiniteDifference(), which needs first derivatives alone"
+    )
+
+
+@dataclass
+class Graph:
+    """What stands on the graph of an energy's value, from the energies down to the point, features and parameters."""
+
+    once_differentiable: list[str]
+    leaves: list[Tensor]
+    dtypes: set[torch.dtype]
+    operations: set[str]
+
+    @classmethod
+    def of(cls, energies: Tensor, until: Iterable[Tensor] = ()) -> Graph:
+        """Search it; what made the tensors ``until`` is not looked at.
+
+        A Python autograd Function may have a backward without a derivative. Autograd raises for it only if the
+        cotangent that reaches it needs a gradient. Where that is a constant, as right below a sum, the Function drops
+        out of the second derivative without an error: the graph has to be searched.
+        """
+        names: set[str] = set()
+        leaves: list[Tensor] = []
+        dtypes: set[torch.dtype] = set()
+        operations: set[str] = set()
+        seen: set[object] = {t.grad_fn for t in until}
+        stack: list[Any] = [energies.grad_fn]
+        while stack:
+            node = stack.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            operations.add(node.name())
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                names.update(_once_differentiable(node))
+            elif (leaf := getattr(node, "variable", None)) is not None:
+                leaves.append(leaf)
+            dtypes.update(meta.dtype for meta in node._input_metadata)
+            stack.extend(parent for parent, _ in node.next_functions)
+        return cls(sorted(names), leaves, dtypes, operations)
+
+
+def _once_differentiable(node: Any) -> list[str]:
+    name = type(node).__name__.removesuffix("Backward")
+    owner = getattr(node, "_forward_cls", None)
+    code = getattr(getattr(owner, "backward", None), "__code__", None)
+    if name == "CompiledFunction":
+        return ["torch.compile"]
+    return [name] if code is not None and code.co_qualname.startswith("once_differentiable") else []
+
+
+def require_twice_differentiable(potential: Potential, energies: Tensor, point: Tensor) -> None:
+    """Refuse an energy with an operation on its graph that has no second derivative."""
+    if names := Graph.of(energies, (*potential.feature_tensors(), point)).once_differentiable:
+        raise _only_once(potential, " or ".join(names))
+
+
+def require_known_tensors(
+    potential: Potential, energies: Tensor, point: Tensor, *, twice: bool, forward: bool = False
+) -> None:
+    """Refuse an energy that a replay would differentiate wrongly.
+
+    Its backward pass sends gradients to the features and to the parameters of the energy, and to nothing else. With
+    ``twice`` it needs second derivatives; without, differences of first ones, which half precision cannot supply. With
+    ``forward`` these are taken by forward mode.
+    """
+    graph = Graph.of(energies)
+    if forward and on_gpu(point) and any("GroupNorm" in name for name in graph.operations):
+        raise NotTwiceDifferentiable(
+            f"the energy {type(potential.energy).__name__} normalises groups, and torch's forward mode through "
+            "group_norm is wrong on a GPU. Use gradient=Checkpointed() or gradient=Compiled()"
+        )
+    if twice and graph.once_differentiable:
+        raise _only_once(potential, " or ".join(graph.once_differentiable))
+    known = {id(t) for t in (point, *potential.feature_tensors(), *potential.parameters())}
+    for leaf in graph.leaves:
+        if id(leaf) not in known:
+            raise unknown_tensor(potential.energy, leaf)
+    if not twice and not torch.is_autocast_enabled(point.device.type):
+        refuse_half_precision(potential.energy, graph.dtypes)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda
+
+
+def unknown_tensor(energy: nn.Module, tensor: Tensor) -> ValueError:
+    """The sentence about a tensor that no strategy but Exact would send a gradient to."""
+    return ValueError(
+        f"the energy {type(energy).__name__} reads a tensor of shape {tuple(tensor.shape)} that requires a gradient "
+        "and is neither a parameter of the energy nor one of its features: register it as an nn.Parameter, let F "
+        "return it, or use gradient=Exact()"
+    )
+
+
+def refuse_half_precision(energy: nn.Module, dtypes: set[torch.dtype]) -> None:
+    """Differences of numbers with three digits are noise."""
+    for dtype in dtypes & {torch.bfloat16, torch.float16}:
+        raise ValueError(
+            f"the energy {type(energy).__name__} computes in {dtype}, where finite differences are noise: keep its "
+            "parameters in float32 (torch.autocast may lower the precision of training), or use gradient=Checkpointed()"
+        )
+
+
+def added(first: Products, second: Products) -> Products:
+    """The sum of two products."""
+    return plus(first[0], second[0]), [plus(a, b) for a, b in zip(first[1], second[1], strict=True)]
+
+
+def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a + b, where None is zero."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def nothing(count: int) -> Products:
+    """The product of a linear energy."""
+    return None, [None] * count

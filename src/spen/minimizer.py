@@ -1,0 +1,81 @@
+"""argmin_y E(y; F(x)) by unrolled descent, as a module."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from spen.arguments import require
+from spen.descent.data_parallel import is_replica
+from spen.descent.loop import Descend, Iterates
+from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
+from spen.descent.trajectory import Trajectory
+from spen.gradients.auto import Auto
+from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
+
+
+class Minimizer(nn.Module):
+    """ŷ ≈ argmin_{y ∈ domain} E(y; features), by ``rule``, differentiated by ``gradient`` (Sec. 3).
+
+    ``stop`` freezes each example once it has arrived. ``keep_gradients`` puts the gradient of every step into
+    the trajectory, for a penalty on it: dE/dy, or dE/dlogits over a ``through_logits`` domain. The same
+    configuration serves training and prediction.
+    """
+
+    def __init__(
+        self,
+        domain: Domain,
+        rule: StepRule,
+        gradient: GradientStrategy | None = None,
+        stop: Convergence | None = None,
+        *,
+        keep_gradients: bool = False,
+    ) -> None:
+        super().__init__()
+        order = "the arguments are Minimizer(domain, rule, gradient, stop)"
+        require(domain, Domain, "domain", "a domain such as Reals()", order)
+        require(rule, StepRule, "rule", "a step rule such as GradientDescent(steps=10)", order)
+        if gradient is not None:
+            require(gradient, GradientStrategy, "gradient", "a strategy such as Exact()", order)
+        if stop is not None:
+            require(
+                stop, Convergence, "stop", "a test with a method converged(before, after), such as RelativeChange(1e-3)"
+            )
+        self.domain = domain
+        self.rule = rule
+        self.gradient = Auto() if gradient is None else gradient
+        self.stop = stop
+        self.keep_gradients = keep_gradients
+
+    def forward(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
+        """Descend ``energy`` from ``start`` (what Init returned, one row per example)."""
+        check_features(features, start.shape[0])
+        if not torch.is_floating_point(start):
+            raise ValueError(f"Init must return floating-point numbers to descend from, not {start.dtype}")
+        if torch.is_inference_mode_enabled():
+            return outside_inference_mode(self._descend, energy, features, start)
+        return self._descend(energy, features, start)
+
+    def extra_repr(self) -> str:
+        kept = ", keep_gradients=True" if self.keep_gradients else ""
+        return f"gradient={self.gradient}, stop={self.stop}{kept}"
+
+    def _descend(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
+        descend = Descend(self.domain, self.rule, self.stop, self.keep_gradients)
+        potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
+        path = self._run(descend, potential, start)
+        return Trajectory.of(path, self.domain, self.rule.steps, potential, start, gradients=self.keep_gradients)
+
+    def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
+        learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())
+        # The parameters of a copy by nn.DataParallel are not to be found; they may well want a gradient.
+        wanted = any(t.requires_grad for t in learns) or is_replica(potential.energy)
+        if torch.is_grad_enabled() and wanted:
+            # An Init that expands one vector returns rows that share memory: no derivative can be written into them.
+            own = start.contiguous() if 0 in start.stride() else start
+            return self.gradient.run(descend, potential, own)
+        with torch.no_grad():
+            return self.gradient.predict(descend, potential, start)
