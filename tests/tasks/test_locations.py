@@ -1,4 +1,4 @@
-"""Data is looked for where the user says, else in the cache, else beside the project."""
+"""Data is looked for in the folder that the user names, else in the cache folder."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def test_the_variable_decides_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert str(error.value) == message
 
 
-def test_the_cache_comes_before_the_neighbouring_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_variable_the_cache_is_searched_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPEN_DATA", raising=False)
     monkeypatch.setattr(locations, "cache_folder", lambda: tmp_path / "cache")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    beside = tmp_path / "shared" / "data" / "odd-name"
-    beside.mkdir(parents=True)
-    assert locations.find_data("odd-name") == beside.resolve()
+    (tmp_path / "shared" / "data" / "odd-name").mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=f"^no odd-name under {tmp_path / 'cache'}; set SPEN_DATA"):
+        locations.find_data("odd-name")
     (tmp_path / "cache" / "odd-name").mkdir(parents=True)
     assert locations.find_data("odd-name") == (tmp_path / "cache" / "odd-name").resolve()
 
 
 def test_the_cache_is_the_operating_system_s(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPEN_DATA", raising=False)
-    assert locations.data_folders()[0] == locations.cache_folder()
+    assert locations.data_folders() == [locations.cache_folder()]
     assert locations.cache_folder().name == "spen"

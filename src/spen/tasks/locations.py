@@ -1,4 +1,4 @@
-"""Where data lies: $SPEN_DATA, else the cache folder, else ../shared/data beside the project."""
+"""Where data lies: in the folder that $SPEN_DATA names, else in the cache folder."""
 
 from __future__ import annotations
 
@@ -16,12 +16,10 @@ def cache_folder() -> Path:
 
 
 def data_folders() -> list[Path]:
-    """The folders searched, in order; $SPEN_DATA, where set, is the only one."""
+    """The folders searched, in order: the one that $SPEN_DATA names or, where it is not set, the cache folder."""
     if chosen := os.environ.get("SPEN_DATA"):
         return [Path(chosen)]
-    root = Path(__file__).resolve().parents[3]
-    shared = Path("..") / "shared" / "data"
-    return [cache_folder(), Path.cwd() / shared, root / shared]
+    return [cache_folder()]
 
 
 def find_data(*parts: str) -> Path:

@@ -96,8 +96,8 @@ def test_gaps_in_truth() -> None:
 def test_reference_figures_of_redkitchen() -> None:
     try:
         folder = find_data("denoising/redkitchen")
-    except FileNotFoundError:
-        pytest.skip("RedKitchen is not here")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
     whole = stack(DepthPairs(folder, "test"))
     values = psnr(whole.noisy, whole.truth, whole.scored)
     assert mean_over_frames(values) == pytest.approx(51.61, abs=0.005)

@@ -206,7 +206,7 @@ def test_rooms_are_read_near_30_db() -> None:
 def test_redkitchen_is_read_near_30_db() -> None:
     try:
         pairs = DepthPairs(find_data("denoising/redkitchen"), "dev", every=6)
-    except FileNotFoundError:
-        pytest.skip("RedKitchen is not here")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
     truths = [pairs.truth(i) for i in range(len(pairs))]
     assert strength_for(truths) == pytest.approx(STRENGTH_30DB_REDKITCHEN, rel=0.1)

@@ -258,8 +258,8 @@ def test_label_sets_refuse_what_is_no_label_set() -> None:
 def test_the_standard_splits(name: str, sizes: tuple[int, ...]) -> None:
     try:
         splits = load(name)
-    except FileNotFoundError:
-        pytest.skip(f"the {name} data are not here")
+    except FileNotFoundError as error:
+        pytest.skip(str(error))
     train, dev, test = splits.train, splits.dev, splits.test
     assert (len(train), len(dev), len(test), train.x.shape[1], train.y.shape[1]) == sizes
     assert len(set(train.labels)) == train.y.shape[1]
