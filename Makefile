@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := $(shell grep -i '^torch==' constraints.txt)
+# The package bm3d is for non-commercial use, so it is installed only if asked for: make test BM3D=1.
+READY := $(VENV)/ready $(if $(BM3D),$(VENV)/bm3d)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint bench kernels docs wheel clean
@@ -14,21 +16,25 @@ help:            ## what can be made
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines,docs,export,viewer,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,export,viewer,dev]'
 	touch $@
 
-demo: $(VENV)/ready   ## train a denoiser on built-in data: a table and a report with pictures
+$(VENV)/bm3d: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[baselines]'
+	touch $@
+
+demo: $(READY)   ## train a denoiser on built-in data: a table and a report with pictures
 	$(BIN)/spen reproduce table1 --quick --out demo-output
 
-test: $(VENV)/ready lint   ## lint, types, every test
+test: $(READY) lint   ## lint, types, every test; BM3D=1 tests that baseline too (non-commercial licence)
 	$(BIN)/python -m pytest -n 2
 
-lint: $(VENV)/ready   ## style and types
+lint: $(READY)   ## style and types
 	$(BIN)/ruff check src tests benchmarks examples docs
 	$(BIN)/ruff format --check --quiet src tests benchmarks examples docs
 	$(BIN)/mypy
 
-bench: $(VENV)/ready   ## time and memory of the strategies
+bench: $(READY)   ## time and memory of the strategies
 	$(BIN)/python -m benchmarks
 
 # A CPU build of torch has no Triton, and Triton's interpreter needs an older numpy: an environment apart, 1.5 GB.
@@ -38,10 +44,10 @@ kernels:         ## the Triton kernels by value, interpreted on the CPU
 	build/kernels/bin/python -m pip install --quiet --disable-pip-version-check --no-deps triton==3.6.0
 	PYTHONPATH=src build/kernels/bin/python -m pytest -o addopts=-q tests/gradients/test_kernels.py
 
-docs: $(VENV)/ready   ## the documentation, into site/; a warning is an error
+docs: $(READY)   ## the documentation, into site/; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-wheel: $(VENV)/ready   ## dist/*.whl, installed into an empty environment and used there
+wheel: $(READY)   ## dist/*.whl, installed into an empty environment and used there
 	rm -rf dist build
 	$(BIN)/python -m build --wheel --no-isolation --outdir dist .
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" .ci/install dist/*.whl

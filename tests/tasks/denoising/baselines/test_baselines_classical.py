@@ -51,7 +51,9 @@ class Shifted:
 )
 def test_classical_filters_gain_decibels_in_spite_of_holes(method: Denoiser, holes: bool) -> None:
     if isinstance(method, BM3D):
-        pytest.importorskip("bm3d")
+        pytest.importorskip(
+            "bm3d", reason="the package bm3d, for non-commercial use, is not installed; `make test BM3D=1` installs it"
+        )
     frame = steps_frame(holes=holes)
     noisy, valid = frame.noisy[0].numpy(), frame.valid[0].numpy()
     answer = method.denoise(noisy, valid)
