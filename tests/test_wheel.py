@@ -40,10 +40,23 @@ def test_it_holds_what_the_commands_read(wheel: Path) -> None:
     wanted = {str(p.relative_to(source)) for p in (source / "spen").rglob("*") if p.is_file() and p.suffix != ".pyc"}
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-        licence = [name for name in archive.namelist() if name.endswith("licenses/LICENSE")]
     assert held == wanted
-    assert licence
     assert {"spen/py.typed", "spen/weights/dp-3.safetensors", "spen/weights/dp-3.json"} <= held
+
+
+def test_it_carries_the_licences_of_code_and_models(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        texts = {name: archive.read(name).decode() for name in archive.namelist() if "/licenses/" in name}
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        headers = archive.read(metadata).decode().split("\n\n")[0].splitlines()
+    by_name = {name.partition("/licenses/")[2]: text for name, text in texts.items()}
+    folder = "src/spen/weights/srl-ewt/"
+    assert set(by_name) == {"LICENSE", f"{folder}LICENSE.txt", f"{folder}LICENSE-Apache-2.0.txt"}
+    assert "License-Expression: MIT AND CC-BY-SA-4.0 AND Apache-2.0" in headers
+    attribution = by_name[f"{folder}LICENSE.txt"]
+    for source in ("UD_English-EWT", "A Gold Standard Dependency Corpus for English", "PropBank", "Paul Kingsbury"):
+        assert source in attribution
+    assert "https://creativecommons.org/licenses/by-sa/4.0/legalcode" in attribution
 
 
 def test_it_is_small(wheel: Path) -> None:
