@@ -55,6 +55,33 @@ def test_importing_spen_does_not_import_torch() -> None:
     assert result.stdout.split() == ["False", spen.__version__]
 
 
+MODULES = [
+    "derivatives",
+    "domains",
+    "energies",
+    "gradients",
+    "objectives",
+    "rounding",
+    "rules",
+    "tasks",
+    "testing",
+    "training",
+]
+
+
+def test_modules_are_reached_through_the_package_and_imported_at_their_first_use() -> None:
+    """In a fresh process: `import spen` by itself imports none of them."""
+    code = "import spen, sys; print(*(m for m in sys.modules if m.startswith('spen.')))\n"
+    code += f"print(*(getattr(spen, name).__name__ for name in {MODULES}))\n"
+    code += "print(spen.objectives.EndToEnd.__name__, spen.domains.Simplex().__class__.__name__)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    before, names, used = result.stdout.split("\n")[:3]
+    assert not set(before.split()) & {f"spen.{name}" for name in MODULES}
+    assert names.split() == [f"spen.{name}" for name in MODULES]
+    assert used == "EndToEnd Simplex"
+    assert set(MODULES) <= set(dir(spen))
+
+
 def test_public_names_resolve() -> None:
     for name in spen.__all__:
         assert getattr(spen, name) is not None
