@@ -13,7 +13,7 @@ import spen
 
 SOURCE = Path(spen.__file__).parent
 CORE = ["energies", "domains", "descent", "gradients", "objectives", "rounding", "testing"]
-CORE_FILES = ["protocols.py", "model.py", "minimizer.py", "builders.py", "pretrained.py", "storage.py"]
+CORE_FILES = ["protocols.py", "model.py", "minimizer.py", "builders.py", "pretrained.py", "storage.py", "hub.py"]
 CORE_FILES += ["rules.py", "derivatives.py", "tensors.py", "parameters.py", "_repr.py"]
 ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "spen.export")
 ABOVE += ("pytorch_lightning", "typer", "rich", "gradio", "onnx")
@@ -44,7 +44,8 @@ def test_the_core_runs_on_torch_alone() -> None:
     ]
     code = "import importlib, sys\n"
     code += "".join(f"importlib.import_module({m!r})\n" for m in modules)
-    code += "print([m for m in ('scipy', 'sklearn', 'skimage', 'pytorch_lightning', 'matplotlib') if m in sys.modules])"
+    others = ("scipy", "sklearn", "skimage", "pytorch_lightning", "matplotlib", "huggingface_hub")
+    code += f"print([m for m in {others} if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from spen.arguments import described, require
 from spen.builders import Builder, Origin
 from spen.descent.trajectory import Trajectory
+from spen.hub import download, is_repository, push
 from spen.minimizer import Minimizer
 from spen.mismatch import refuse_foreign_entropy
 from spen.pretrained import load_pretrained, save_pretrained
@@ -56,17 +57,32 @@ class SPEN(nn.Module):
         return domain.output(domain.enter(self._start(self.features(x))))
 
     @classmethod
-    def from_pretrained(cls, folder: Path | str, *, build: Builder | None = None) -> SPEN:
+    def from_pretrained(cls, folder: Path | str, *, build: Builder | None = None, revision: str | None = None) -> SPEN:
         """The model that ``save_pretrained`` wrote, ready to predict.
 
+        ``folder`` is a folder or, if there is none of that name, "user/name" on the Hugging Face hub; then
+        config.json and model.safetensors are downloaded, of the branch, tag or commit ``revision``.
         config.json names a registered builder (``spen.builders.register``), never code to import; ``build`` is called
         with the settings instead, where the program has a builder of its own: ``build=lambda **settings: my_model()``.
         """
+        if not Path(folder).is_dir() and is_repository(folder):
+            return load_pretrained(download(str(folder), revision), build)
+        if revision is not None:
+            raise ValueError(f"a revision is one of a model on the Hugging Face hub, and {str(folder)!r} is a folder")
         return load_pretrained(folder, build)
 
     def save_pretrained(self, folder: Path | str) -> Path:
         """Write config.json and model.safetensors, the folder layout of the Hugging Face hub. No pickle."""
         return save_pretrained(self, folder)
+
+    def push_to_hub(self, name: str, *, private: bool | None = None, revision: str | None = None) -> str:
+        """Upload what ``save_pretrained`` writes to "user/name" on the Hugging Face hub; the address of the commit.
+
+        The repository is made if there is none, ``private`` or not (None: as the account has it). ``revision`` is a
+        branch, made if there is none. A short model card is added unless the repository has one. Needs the extra
+        ``hub``, and a token (``hf auth login``).
+        """
+        return push(self, name, private=private, revision=revision)
 
     def _start(self, features: Any) -> Tensor:
         start = self.init(features)
