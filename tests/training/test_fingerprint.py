@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from pytorch_lightning.loggers.logger import DummyLogger
 from torch import Tensor, nn
 
 import spen
@@ -127,6 +128,7 @@ NO_PART: dict[str, Any] = {
     "vitals_every": 0,
     "seconds": 1.0,
     "state_every": 9.0,
+    "logger": DummyLogger(),
 }
 """Options of fit that do not change the result, as docs/training.md says, with other values."""
 

@@ -79,7 +79,8 @@ class EpochEnd(pl.Callback):
                 self._unwritten = pl_module.scored()
         ends = self._finished(epoch, pl_module)
         if trainer.is_global_zero:
-            self._record(epoch, score, seconds, pl_module, last=ends or epoch + 1 >= self.stage.epochs)
+            entry = self._record(epoch, score, seconds, pl_module, last=ends or epoch + 1 >= self.stage.epochs)
+            self._log(trainer, entry)
         pl_module.reports.clear()
         if self.best is None:
             raise RuntimeError(f"the development score of stage {self.stage.name!r} is not a number in epoch {epoch}")
@@ -96,7 +97,7 @@ class EpochEnd(pl.Callback):
             trainer.save_checkpoint(self.run.state(self.number))
             self._written = time.monotonic()
 
-    def _record(self, epoch: int, score: float, seconds: float, module: StageModule, *, last: bool) -> None:
+    def _record(self, epoch: int, score: float, seconds: float, module: StageModule, *, last: bool) -> dict[str, Any]:
         losses = torch.stack(module.losses)
         reports = list(module.reports)
         if not bool(losses.any()) and not self._said(NO_LOSS):
@@ -126,6 +127,14 @@ class EpochEnd(pl.Callback):
             say(_line(self.stage, entry, seconds))
         for report in reports:
             say(report)
+        return entry
+
+    def _log(self, trainer: pl.Trainer, entry: dict[str, Any]) -> None:
+        """Tell the loggers. The step counts the epochs of all stages, so that their curves follow each other."""
+        name = self.stage.name
+        earlier = sum(e["stage"] != name for e in self.run.metrics()) if trainer.loggers else 0
+        for logger in trainer.loggers:
+            logger.log_metrics({f"{name}/{key}": entry[key] for key in ("loss", "dev")}, step=earlier + entry["epoch"])
 
     def _own_best(self, score: float) -> float:
         """The best score of the epochs of this stage, of which ``score`` is the last."""

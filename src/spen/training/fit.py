@@ -16,6 +16,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import RichProgressBar
+from pytorch_lightning.loggers import Logger
 from torchmetrics import Metric
 
 from spen.model import SPEN
@@ -48,6 +49,7 @@ def fit(
     vitals_every: int = 100,
     seconds: float | None = None,
     state_every: float = 0.0,
+    logger: Logger | Sequence[Logger] | None = None,
 ) -> Run | None:
     """Run the stages one after another; return the run, whose weights are those of the best epoch of all stages.
 
@@ -61,6 +63,8 @@ def fit(
     ``seed`` orders the batches of a ``TensorSource`` without a seed of its own, and all that training draws.
     ``devices`` > 1 trains with DDP. ``progress`` None writes a line to stderr after each epoch, and shows a bar where
     stderr is a terminal; True always shows both, False neither. What goes wrong is said in any case.
+    ``logger``, of Lightning (TensorBoard, Weights & Biases, MLflow, CSV), or a list of them, gets ``NAME/loss`` and
+    ``NAME/dev`` of the stage NAME after each epoch; its step counts the epochs of all stages.
     The model is left with the best weights.
     """
     if metric.higher_is_better is None:
@@ -68,6 +72,7 @@ def fit(
             f"{type(metric).__name__} does not say whether higher is better: set higher_is_better = True or False on "
             "its class"
         )
+    loggers = _loggers(logger)
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):
         raise ValueError(f"stages need different names, not {names}")
@@ -97,6 +102,7 @@ def fit(
                 vitals_every,
                 deadline,
                 state_every,
+                loggers,
             )
             if not done:
                 return None
@@ -123,6 +129,7 @@ def _fit_stage(
     vitals_every: int,
     deadline: float,
     state_every: float,
+    loggers: list[Logger],
 ) -> bool:
     stage = stages[number]
     module = StageModule(
@@ -162,7 +169,7 @@ def _fit_stage(
             gradient_clip_val=stage.clip,
             callbacks=callbacks,
             plugins=[SafeCheckpointIO()],
-            logger=False,
+            logger=loggers or False,
             enable_checkpointing=False,
             enable_progress_bar=show,
             enable_model_summary=False,
@@ -176,8 +183,8 @@ def _fit_stage(
             if before is not None and not state.exists():
                 start = run.scores(number - 1).get("best")
                 if stage.keep_start is not False and start is not None and not _alike(before, stage):
-                    (scores,) = trainer.validate(module, verbose=False)
-                    start = scores["dev"]
+                    trainer.validate(module, verbose=False)
+                    start = float(trainer.callback_metrics["dev"])
                 epochs.start_from(before, start, write=trainer.is_global_zero)
             trainer.fit(module, ckpt_path=str(state) if state.exists() else None)
     if trainer.interrupted:
@@ -188,6 +195,17 @@ def _fit_stage(
         epochs.finish()
     trainer.strategy.barrier()
     return True
+
+
+def _loggers(given: Any) -> list[Logger]:
+    """A list of them; judged by its method, because the package ``lightning`` has classes of its own."""
+    loggers = [] if given is None else list(given) if isinstance(given, list | tuple) else [given]
+    for logger in loggers:
+        if isinstance(logger, type) or not callable(getattr(logger, "log_metrics", None)):
+            raise TypeError(
+                f"logger must be a logger of Lightning, such as CSVLogger('logs'), or a list of them, not {logger!r}"
+            )
+    return loggers
 
 
 def _alike(one: Stage, other: Stage) -> bool:

@@ -206,7 +206,8 @@ class StageModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         score = self.metric.compute()
         self.metric.reset()
-        self.log("dev", score, sync_dist=False, rank_zero_only=False)
+        # Not to loggers: Lightning would count steps anew in every stage. EpochEnd tells them.
+        self.log("dev", score, sync_dist=False, rank_zero_only=False, logger=False)
 
     def configure_optimizers(self) -> Any:
         stage = self.stage
