@@ -7,7 +7,7 @@ TORCH := $(shell grep -i '^torch==' constraints.txt)
 READY := $(VENV)/ready $(if $(BM3D),$(VENV)/bm3d)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench kernels docs wheel clean
+.PHONY: help demo quick test lint bench kernels docs wheel clean
 
 help:            ## what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -25,6 +25,10 @@ $(VENV)/bm3d: $(VENV)/ready
 
 demo: $(READY)   ## train a denoiser on built-in data: a table and a report with pictures
 	$(BIN)/spen reproduce table1 --quick --out demo-output
+
+# tests/slow.txt names the tests that are left out, most of them programs that a compiler makes and whole commands.
+quick: $(READY)   ## the tests that end within two minutes on two cores: all but those in tests/slow.txt
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test: $(READY) lint   ## lint, types, every test; BM3D=1 tests that baseline too (non-commercial licence)
 	$(BIN)/python -m pytest -n 2

@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 
 import spen
+from tests.conftest import pytest_collection_modifyitems, slow
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,6 +35,27 @@ def made(*words: str) -> str:
 def test_a_package_for_non_commercial_use_is_installed_only_if_asked_for(target: str) -> None:
     assert "baselines" not in made(target)
     assert "-e '.[baselines]'" in made(target, "BM3D=1")
+
+
+def test_quick_leaves_out_slow_tests_alone() -> None:
+    assert 'pytest -n 2 -m "not slow"' in made("quick")
+    assert "slow" not in made("test")
+    listed = slow()
+    assert list(listed) == sorted(set(listed))
+    for line in listed:  # a test that is renamed is renamed there, too
+        file, _, function = line.partition("::")
+        assert (ROOT / file).is_file(), line
+        assert function == "" or f"def {function.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8"), line
+
+
+def test_tests_in_the_list_are_marked() -> None:
+    marks: dict[str, list[str]] = {f"{slow()[0]}::test_one": [], "tests/test_other.py::test_two": []}
+    items = [
+        SimpleNamespace(nodeid=name, add_marker=lambda mark, kept=kept: kept.append(mark.name))
+        for name, kept in marks.items()
+    ]
+    pytest_collection_modifyitems(items)  # type: ignore[arg-type]
+    assert list(marks.values()) == [["slow"], []]
 
 
 def parsed(name: str) -> Any:
