@@ -14,7 +14,7 @@ from spen.energies import Energy, EntropySmoothed, Scaled, Sum
 from spen.gradients import Exact
 from spen.objectives import log_loss, squared_error
 from spen.rules import GradientDescent, Momentum
-from spen.tasks.denoising.priors import DataTerm, Observation
+from spen.tasks.denoising.energy import DataTerm, Observation
 
 FULL, SMALL, TOY = "full", "small", "toy"
 

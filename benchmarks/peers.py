@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.measure import Outcome, Step
 from benchmarks.problems import Problem
 from benchmarks.systems import SYSTEMS, System, Unavailable, system
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.energy import Observation
 
 JAX_PYTHON = "SPEN_JAX_PYTHON"
 """An environment variable: the interpreter that has JAX, if it is another than this one."""

@@ -19,9 +19,9 @@ from benchmarks.ceilings import precise, wait
 from benchmarks.measure import in_turns
 from benchmarks.results import write_measured
 from benchmarks.table import markdown
+from spen.models import open_model
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.predict import load_shipped
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.energy import Observation
 
 WARM_UP = 10  # a program may serve a shape after a few batches of it
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     options = parser.parse_args(arguments)
     torch.backends.cudnn.benchmark = True
     device = torch.device(options.device)
-    model = load_shipped("dp-3").model.to(device).eval()
+    model = open_model("dp-3").model.to(device).eval()
     x = observation(options.height, options.width, options.device)
     calls: dict[str, Callable[[], Tensor]] = {
         "model(x)": lambda: model(x).output,

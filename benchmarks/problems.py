@@ -18,7 +18,7 @@ from spen.gradients import Exact, GradientStrategy
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import Loss
 from spen.rules import Momentum
-from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
+from spen.tasks.denoising.energy import DataTerm, DeepPrior, Observation
 from spen.tensors import select, tree_map
 
 

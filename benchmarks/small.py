@@ -12,10 +12,10 @@ from spen.gradients import Exact
 from spen.rules import GradientDescent
 from spen.tasks.multilabel.recipes import RECIPES as LABEL_SETS
 from spen.tasks.srl.arcs import ArcBatch, ArcTarget
+from spen.tasks.srl.build import build_energy, stages
 from spen.tasks.srl.features import SLOTS, WORD_SLOTS
 from spen.tasks.srl.local import ArcInit, ArcScorer, WordTable
 from spen.tasks.srl.recipes import RECIPES as ROLES
-from spen.tasks.srl.systems import build_energy, stages
 
 
 def srl(

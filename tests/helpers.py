@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
-from spen.energies import Scaled
-from spen.protocols import Energy, GradientStrategy
+from spen.energies import Energy, Scaled
+from spen.protocols import GradientStrategy
 from spen.rules import Momentum
-from spen.tasks.denoising.priors import DeepPrior
+from spen.tasks.denoising.energy import DeepPrior
 
 
 class Counting(Energy):

@@ -13,7 +13,8 @@ import spen
 
 SOURCE = Path(spen.__file__).parent
 CORE = ["energies", "domains", "descent", "gradients", "objectives", "rounding", "testing"]
-CORE_FILES = ["protocols.py", "model.py", "minimizer.py", "builders.py", "pretrained.py", "storage.py", "hub.py"]
+CORE_FILES = ["protocols.py", "model.py", "minimizer.py", "bundle_entropy.py", "builders.py", "pretrained.py"]
+CORE_FILES += ["hub.py", "storage.py"]
 CORE_FILES += ["rules.py", "derivatives.py", "tensors.py", "parameters.py", "_repr.py"]
 ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "spen.export")
 ABOVE += ("pytorch_lightning", "typer", "rich", "gradio", "onnx")

@@ -20,8 +20,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 import spen
+from spen.energies import Energy
 from spen.objectives import EndToEnd, binary_log_loss
-from spen.protocols import Energy
 from spen.sklearn import SPENClassifier, SPENRegressor
 
 SMALL: dict[str, Any] = {"hidden": (20,), "energy": (6,), "steps": 2, "learning_rate": 0.01, "random_state": 0}

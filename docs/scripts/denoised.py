@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from spen.models import open_model
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.predict import load_model
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.losses import observation
 from spen.tasks.denoising.report import images_figure
-from spen.tasks.denoising.scoring import observation
 
 if __name__ == "__main__":
     frame = Rooms("test", 100).frame(12)
-    answer = load_model("dp-3")(Observation(*(part[None] for part in observation(frame))))[0]
+    answer = open_model("dp-3").denoise(Observation(*(part[None] for part in observation(frame))))[0]
     path = Path(__file__).parents[1] / "figures" / "denoised.png"
     images_figure(frame, {"dp-3": answer}).savefig(path, dpi=90)
     print(f"wrote {path.name}")

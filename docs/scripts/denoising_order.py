@@ -14,9 +14,12 @@ from pathlib import Path
 
 import torch
 
-from spen.tasks.denoising.experiment import Denoise, Subset, evaluate, load_run, open_splits
-from spen.tasks.denoising.priors import Observation
+from spen.models import open_model
+from spen.tasks.denoising.build import Denoise
+from spen.tasks.denoising.datasets import Subset
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.recipes import find_regime
+from spen.tasks.denoising.train import evaluate, open_splits
 
 
 def line(name: str, denoise: Denoise, frames: Subset) -> str:
@@ -51,7 +54,7 @@ def main() -> None:
     share = sum(int((s & ~f).sum()) for s, f in masks) / sum(int(s.sum()) for s, _ in masks)
     print(f"{len(frames)} frames; {share:.0%} of the scored pixels lie off surfaces")
     for row in a.rows.split(","):
-        denoise, _ = load_run(a.runs / a.data / row / "seed-0")
+        denoise = open_model(a.runs / a.data / row / "seed-0").denoise
         print(line(row, denoise, frames), flush=True)
         if row in ("bm3d", "tv"):
 

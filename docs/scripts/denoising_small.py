@@ -19,13 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spen.tasks.denoising.baselines import STRONG_BM3D, STRONG_TV, mean_psnr, tune
+from spen.tasks.denoising.baselines.classical import STRONG_BM3D, STRONG_TV, mean_psnr, tune
+from spen.tasks.denoising.build import build
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.experiment import Subset, build, evaluate
+from spen.tasks.denoising.datasets import Subset
+from spen.tasks.denoising.losses import observation, target
 from spen.tasks.denoising.recipes import Classical, System, find_recipe, find_regime
-from spen.tasks.denoising.scoring import observation, target
 from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
+from spen.tasks.denoising.train import evaluate
 
 WARMUP, END, SIZE, BATCH = 50, 0.05, (48, 64), 4
 

@@ -1,4 +1,4 @@
-"""The tables and pictures of docs/denoising.md, from what `reproduce` wrote.
+"""The tables and pictures of docs/experiments/denoising.md, from what `reproduce` wrote.
 
 python docs/scripts/denoising_table.py runs/table1 --ablation runs/ablation --pictures
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1]
-PAGE = DOCS / "denoising.md"
+PAGE = DOCS / "experiments" / "denoising.md"
 DATA = ("simulated", "rooms", "redkitchen", "gaussian")
 NOTHING = "*Not made yet.*"
 
@@ -85,17 +85,18 @@ def put(text: str, name: str, table: str) -> str:
 
 def picture(whole: dict[str, Any], rows: tuple[str, ...]) -> None:
     """A test frame as some rows answer it, into docs/figures."""
-    from spen.tasks.denoising.experiment import load_run, open_splits
-    from spen.tasks.denoising.priors import Observation
+    from spen.models import open_model
+    from spen.tasks.denoising.energy import Observation
+    from spen.tasks.denoising.losses import observation
     from spen.tasks.denoising.recipes import find_regime
     from spen.tasks.denoising.report import images_figure
-    from spen.tasks.denoising.scoring import observation
+    from spen.tasks.denoising.train import open_splits
 
     test = open_splits(find_regime(whole["data"]), quick=whole["quick"]).test
     frame = test.frame(len(test) // 2)
     x = Observation(*(part[None] for part in observation(frame)))
     runs = {r["recipe"]: r["folder"] for r in whole["results"] if "psnr" in r and r["seed"] == 0}
-    answers = {name: load_run(runs[name])[0](x)[0] for name in rows if name in runs}
+    answers = {name: open_model(runs[name]).denoise(x)[0] for name in rows if name in runs}
     images_figure(frame, answers).savefig(DOCS / "figures" / f"denoised-{whole['data']}.png", dpi=80)
 
 

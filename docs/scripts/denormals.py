@@ -13,10 +13,11 @@ from statistics import median
 
 import torch
 
+from spen.tasks.denoising.build import build
 from spen.tasks.denoising.crops import Crops
-from spen.tasks.denoising.experiment import build, open_splits
 from spen.tasks.denoising.recipes import find_recipe, find_regime
-from spen.tasks.denoising.scoring import CropSource
+from spen.tasks.denoising.sources import CropSource
+from spen.tasks.denoising.train import open_splits
 from spen.training import flushed_denormals
 
 BATCHES, WARM_UP = 80, 50

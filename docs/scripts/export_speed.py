@@ -11,9 +11,8 @@ import onnxruntime
 import torch
 
 from spen.export import write
-from spen.tasks.denoising.predict import load_model
-from spen.tasks.denoising.priors import Observation
-from spen.tasks.exporting import exportable
+from spen.models import open_model
+from spen.tasks.denoising.energy import Observation
 
 
 def seconds(run: Callable[[], object], repeats: int = 5) -> float:
@@ -32,9 +31,9 @@ def main() -> None:
     torch.manual_seed(0)
     image = torch.rand(1, 1, 480, 640)
     x = Observation(image, (torch.rand_like(image) > 0.1).float())
-    denoise = load_model("dp-3")
+    denoise = open_model("dp-3").denoise
     with tempfile.TemporaryDirectory() as folder:
-        path = write(exportable("dp-3", "denoising"), Path(folder) / "dp-3.onnx").path
+        path = write(open_model("dp-3").exportable(), Path(folder) / "dp-3.onnx").path
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         session = onnxruntime.InferenceSession(path, options)

@@ -1,6 +1,6 @@
 """The shipped srl-grammar: the recipe `spen` on the built-in sentences, small enough for the package.
 
-python docs/scripts/srl_grammar.py trains it (a minute on two cores) and writes src/spen/weights/srl-grammar.*
+python docs/scripts/srl_grammar.py trains it (a minute on two cores) and writes src/spen/weights/srl-grammar/
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import spen
+from spen.export.folder import save_folder
+from spen.models import find_model, open_model
 from spen.tasks.srl.corpora import builtin_splits, prepare
 from spen.tasks.srl.evaluate import evaluate, follow
-from spen.tasks.srl.pack import pack
 from spen.tasks.srl.recipes import changed, find_recipe
-from spen.tasks.srl.training import train
+from spen.tasks.srl.train import train
 
 CHANGES = (
     *("pretrain_epochs=5", "clamped_epochs=1", "joint_epochs=2", "patience=3", "cells=512"),
@@ -34,11 +35,6 @@ if __name__ == "__main__":
             f"test F1 {scores.f1['ad3']:.2f} with AD³, constraints violated {course.violations[0]} times before the "
             f"descent and {course.violations[-1]} times after it on {scores.predicates} predicates"
         )
-        written = pack(
-            folder,
-            "srl-grammar",
-            Path(spen.__file__).parent / "weights",
-            about=about,
-            command="python docs/scripts/srl_grammar.py",
-        )
-    print(f"{written.stem}: {about}")
+        target = Path(spen.__file__).parent / "weights" / "srl-grammar"
+        save_folder(open_model(folder).exportable(), target, True, about, find_model(folder))
+    print(f"{target.name}: {about}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spen import builders as _builders
+from spen.builders import register_finder as _register_finder
 
 __version__ = "0.1.0"
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from spen import domains as domains
     from spen import energies as energies
     from spen import gradients as gradients
+    from spen import models as models
     from spen import objectives as objectives
     from spen import rounding as rounding
     from spen import rules as rules
@@ -25,9 +26,10 @@ if TYPE_CHECKING:
     from spen import training as training
     from spen.descent.convergence import RelativeChange
     from spen.descent.trajectory import Trajectory
+    from spen.energies import Energy
     from spen.minimizer import Minimizer
     from spen.model import SPEN
-    from spen.protocols import Domain, Energy, GradientStrategy, Objective, StepRule
+    from spen.protocols import Domain, GradientStrategy, Objective, StepRule
 
 # Imported at their first use, so that `import spen` is enough to write spen.objectives.EndToEnd.
 _MODULES = (
@@ -35,6 +37,7 @@ _MODULES = (
     "domains",
     "energies",
     "gradients",
+    "models",
     "objectives",
     "rounding",
     "rules",
@@ -47,17 +50,14 @@ _HOMES = {
     "Minimizer": "spen.minimizer",
     "RelativeChange": "spen.descent.convergence",
     "Trajectory": "spen.descent.trajectory",
-    "Energy": "spen.protocols",
+    "Energy": "spen.energies",
     "Domain": "spen.protocols",
     "StepRule": "spen.protocols",
     "GradientStrategy": "spen.protocols",
     "Objective": "spen.protocols",
 }
 
-# What a saved model may ask for. Names alone: a task is imported when a file needs it.
-_builders.register("denoising", "spen.tasks.denoising.experiment:rebuild")
-_builders.register("srl", "spen.tasks.srl.systems:rebuild")
-_builders.register("multilabel", "spen.tasks.multilabel.systems:rebuild")
+_register_finder("spen.tasks:builders")  # saved models name their task; it is imported when a file is read
 
 
 def __getattr__(name: str) -> Any:

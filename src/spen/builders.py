@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spen.model import SPEN
 
-__all__ = ["Builder", "Origin", "build", "find_builder", "register"]
+__all__ = ["Builder", "Origin", "build", "find_builder", "register", "register_finder"]
 
 Builder = Callable[..., "SPEN"]
 _BUILDERS: dict[str, Builder | str] = {}
+_FINDERS: list[str] = []  # "module:function" of functions that return more builders by name
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,12 @@ def register(name: str, builder: Builder | str) -> None:
         raise ValueError(f"there is another builder {name!r} already; give yours another name")
 
 
+def register_finder(finder: str) -> None:
+    """Let saved models ask for the builders that ``finder``, the text "module:function", returns by name."""
+    if finder not in _FINDERS:
+        _FINDERS.append(finder)
+
+
 def build(name: str, **settings: Any) -> SPEN:
     """A fresh model from a registered builder, which knows where it came from and so can be saved and loaded."""
     model = find_builder(name)(**settings)
@@ -56,12 +63,18 @@ def build(name: str, **settings: Any) -> SPEN:
 def find_builder(name: str) -> Builder:
     """The builder of this name; a name that nobody has registered gets the list."""
     if name not in _BUILDERS:
+        further = {n: builder for finder in _FINDERS for n, builder in _imported(finder)().items()}
+        if name in further:
+            return further[name]
+        known = ", ".join(sorted({*_BUILDERS, *further}))
         raise ValueError(
-            f"no builder {name!r} is registered here; there are {', '.join(sorted(_BUILDERS))}. Import the module that "
-            "registers it, or give build="
+            f"no builder {name!r} is registered here; there are {known}. Import the module that registers it, or give "
+            "build="
         )
     builder = _BUILDERS[name]
-    if isinstance(builder, str):
-        module, function = builder.split(":")
-        builder = getattr(import_module(module), function)
-    return builder
+    return _imported(builder) if isinstance(builder, str) else builder
+
+
+def _imported(name: str) -> Any:
+    module, function = name.split(":")
+    return getattr(import_module(module), function)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from spen import __version__
 from spen.builders import Builder, Origin, find_builder
-from spen.storage import load_weights, save_weights
+from spen.storage import load_weights, save_weights, write_whole
 
 if TYPE_CHECKING:
     from spen.model import SPEN
 
-__all__ = ["complete", "fitting", "is_pretrained", "load_pretrained", "read_config", "save_pretrained"]
+__all__ = ["complete", "fitting", "load_pretrained", "read_config", "save_pretrained", "write_config"]
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 KIND = "spen"
@@ -28,24 +27,26 @@ KIND = "spen"
 def save_pretrained(model: SPEN, folder: Path | str) -> Path:
     """Write the two files; the builder and its settings are the model's ``origin``."""
     folder = Path(folder)
-    origin = model.origin
+    write_config(folder, model.origin)
+    save_weights(model.state_dict(), folder / WEIGHTS, {"format": "pt"})
+    return folder
+
+
+def write_config(folder: Path, origin: Origin | None, **more: Any) -> None:
+    """config.json, which says how the model of a folder is built; ``more`` is for people to read."""
     config = {
         "model_type": KIND,
         "architectures": ["SPEN"],
         "spen_version": __version__,
         "builder": None if origin is None else origin.builder,
+        **more,
         "settings": {} if origin is None else origin.plain(),
     }
     try:
         text = json.dumps(config, indent=1, ensure_ascii=False)
     except TypeError as error:
         raise ValueError(f"the settings of builder {config['builder']!r} cannot be written as JSON: {error}") from None
-    folder.mkdir(parents=True, exist_ok=True)
-    save_weights(model.state_dict(), folder / WEIGHTS, {"format": "pt"})
-    temporary = folder / f"{CONFIG}.part"
-    temporary.write_text(text + "\n", encoding="utf-8")
-    os.replace(temporary, folder / CONFIG)
-    return folder
+    write_whole(folder / CONFIG, text + "\n")
 
 
 def load_pretrained(folder: Path | str, build: Builder | None = None) -> SPEN:
@@ -82,11 +83,6 @@ def complete(folder: Path | str) -> Iterator[None]:
         yield
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder} does not say all of what its model is: {error} is missing or unreadable") from None
-
-
-def is_pretrained(folder: Path | str) -> bool:
-    """Was the folder written by ``save_pretrained``?"""
-    return (Path(folder) / CONFIG).is_file()
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:

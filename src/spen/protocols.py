@@ -1,4 +1,4 @@
-"""Every interface of the library on one screen.
+"""Every interface of the library on one screen, but Energy, which stands with its sums in ``spen.energies``.
 
     x ──F──▶ features ──Init──▶ start ──▶ z_0 ──┐
                   │                             ▼
@@ -10,9 +10,8 @@ B is the batch; every tensor that belongs to an example has B as its first dimen
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -22,72 +21,12 @@ from spen.tensors import flat
 if TYPE_CHECKING:
     from spen.descent.loop import Descend, Iterates
     from spen.descent.potential import Potential
-    from spen.energies.compose import Scaled, Sum
     from spen.model import SPEN
 
 Features = Any  # a pytree of batch-first tensors: a tensor, or a tuple, list, dict, NamedTuple, dataclass of them
 State = tuple[Tensor, ...]  # what a step rule carries from one step to the next, batch first
 Formula = Callable[[Tensor], tuple[Tensor, Tensor]]  # y -> (∇E, E) for one batch of features: (B, …) -> (B, …), (B,)
 Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
-
-
-class Energy(nn.Module, ABC):
-    """E(y; F(x)): one number per example, low where y is a good answer for x.
-
-    Subclass it and write ``forward``; energies then add up and scale: ``local + 0.5 * prior - other``, ``sum(terms)``.
-    Each example is scored alone: no term may mix rows of the batch.
-    """
-
-    closed_form = False
-    """True for cheap terms with exact second derivatives everywhere, such as an entropy. Strategies that
-    approximate a black box still differentiate these exactly."""
-
-    @abstractmethod
-    def forward(self, y: Tensor, features: Features) -> Tensor:  # (B, …), pytree -> (B,)
-        """The energy of each example."""
-
-    def __call__(self, y: Tensor, features: Features) -> Tensor:
-        return super().__call__(y, features)
-
-    def terms(self) -> Iterator[tuple[str, Callable[[Tensor, Features], Tensor], bool]]:
-        """Yield (name, function, closed_form) of every summand, so that reports can name the guilty one."""
-        yield type(self).__name__, self, self.closed_form
-
-    def formula(self, features: Features) -> Formula | None:
-        """∇E written out for these features, for ``gradient=Written()``; None: autograd has to find it."""
-        return None
-
-    def __add__(self, other: nn.Module) -> Sum:
-        from spen.energies.compose import Sum
-
-        return Sum(self, other) if isinstance(other, nn.Module) else NotImplemented
-
-    def __radd__(self, other: nn.Module | Literal[0]) -> Energy:  # a plain module, or the 0 that sum() begins with
-        from spen.energies.compose import Sum
-
-        if isinstance(other, int) and other == 0:
-            return self
-        return Sum(other, self) if isinstance(other, nn.Module) else NotImplemented
-
-    def __mul__(self, weight: float | Tensor) -> Scaled:
-        from spen.energies.compose import Scaled
-
-        return Scaled(self, weight) if isinstance(weight, Real | Tensor) else NotImplemented  # type: ignore[arg-type]
-
-    __rmul__ = __mul__
-
-    def __neg__(self) -> Scaled:
-        return self * -1.0
-
-    def __sub__(self, other: nn.Module) -> Sum:
-        from spen.energies.compose import Scaled, Sum
-
-        return Sum(self, Scaled(other, -1.0)) if isinstance(other, nn.Module) else NotImplemented
-
-    def __rsub__(self, other: nn.Module) -> Sum:
-        from spen.energies.compose import Sum
-
-        return Sum(other, -self) if isinstance(other, nn.Module) else NotImplemented
 
 
 class Domain(nn.Module, ABC):

@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["load_weights", "noted", "save_weights", "write_whole"]
+__all__ = ["load_weights", "noted", "replacing", "save_weights", "write_json", "write_whole"]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Another name to write to: the old file stays until the new one is whole; of several processes the last wins."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"part-{os.getpid()}-{path.name}")  # some formats go by the suffix
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A text file; the old one stays until the new one is whole, and of several processes the last one wins."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
+    """A text file, whole or as it was."""
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+
+
+def write_json(path: Path, value: Any, indent: int = 1) -> None:
+    """A JSON file, whole or as it was."""
+    write_whole(path, json.dumps(value, indent=indent) + "\n")
 
 
 def noted(path: Path, asked: Any) -> tuple[Any, Any]:
-    """What a JSON file says was asked, and what is asked now, as JSON has it; the first time the file is told."""
+    """(the settings stored in a JSON file, ``asked`` as JSON would store it). A file that is not there is written."""
     now = json.loads(json.dumps(asked))
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(now, indent=1) + "\n")
+        write_json(path, now)
     return json.loads(path.read_text(encoding="utf-8")), now
 
 
@@ -41,10 +53,8 @@ def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, 
     """
     from safetensors.torch import save_file
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    save_file(_apart(weights), temporary, metadata=metadata)
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        save_file(_apart(weights), temporary, metadata=metadata)
 
 
 def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

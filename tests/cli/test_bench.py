@@ -8,12 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from spen import tasks
 from spen.cli.bench import lines
 from spen.gradients import Exact
+from spen.models import open_model
 from spen.tasks import bench
-from spen.tasks.bench import Report, Timed, open_model, time_strategies
+from spen.tasks.bench import Report, Timed, time_strategies
+from spen.tasks.task import Opened
 from tests.cli.world import spen
 
+SIZE = "invalid value for '--size': it is HxW in pixels, 8x8 or more, as 96x128"
 STRATEGIES = {"Exact()", "Checkpointed()", "ForwardOverReverse()"}
 
 
@@ -21,9 +25,13 @@ bench_strategies = bench._strategies
 
 
 def small(task: str, name: str, *, trained: bool) -> Report:
-    size = (12, 16) if task == "denoising" else None
-    opened = open_model(task, name, batch=2, size=size, device="cpu", trained=trained)
-    return time_strategies(opened.model, opened.x, repeats=1)
+    opened = open_model(name) if trained else tasks.find(task).fresh(name)
+    options = {"image_size": (12, 16)} if task == "denoising" else {}
+    return time_strategies(opened, batch=2, repeats=1, **options)
+
+
+def fields_of_experts() -> Opened:
+    return tasks.find("denoising").fresh("foe-3")
 
 
 @pytest.mark.parametrize(
@@ -59,29 +67,29 @@ def test_memory_is_what_the_backward_pass_keeps() -> None:
 
 def test_role_labelling_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "_strategies", lambda: bench_strategies()[:3])  # programs take seconds to be made
-    opened = open_model("srl", "spen", batch=2, size=None, device="cpu", trained=False)
-    assert opened.x.mask.shape[0] == 2
+    opened = tasks.find("srl").fresh("spen")
+    assert opened.batch(2).mask.shape[0] == 2
     opened.model.minimizer.rule.steps = 2
-    report = time_strategies(opened.model, opened.x, repeats=1)
+    report = time_strategies(opened, batch=2, repeats=1)
     assert report.steps == 2
     assert {t.strategy for t in report.strategies} >= STRATEGIES
 
 
 def test_repeats_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = open_model("denoising", "foe-3", batch=1, size=(12, 16), device="cpu", trained=False)
+    opened = fields_of_experts()
     calls: list[str] = []
     monkeypatch.setattr(bench, "_strategies", lambda: [Exact()])
     monkeypatch.setattr(bench, "_seconds", lambda strategy, *_: calls.append(str(strategy)) or 1.0)
-    report = time_strategies(opened.model, opened.x, repeats=5)
+    report = time_strategies(opened, batch=1, image_size=(12, 16), repeats=5)
     assert calls == ["Exact()"] * 5
     assert (report.chosen, report.fastest) == ("Exact()", "Exact()")
 
 
 def test_the_models_own_strategy_is_left_alone() -> None:
-    opened = open_model("denoising", "foe-3", batch=1, size=(12, 16), device="cpu", trained=False)
+    opened = fields_of_experts()
     own = opened.model.minimizer.gradient = Exact()
     before = [p.clone() for p in opened.model.parameters()]
-    time_strategies(opened.model, opened.x, repeats=1)
+    time_strategies(opened, batch=1, image_size=(12, 16), repeats=1)
     assert opened.model.minimizer.gradient is own
     assert all(torch.equal(a, b) for a, b in zip(before, opened.model.parameters(), strict=True))
     assert all(p.grad is None for p in opened.model.parameters())
@@ -125,9 +133,15 @@ def test_from_the_command_line() -> None:
         (["nowhere"], "spen: 'nowhere' is no run folder and no model of the package (dp-3"),
         (["convnet"], "spen: convnet has no descent to differentiate; name a recipe with an energy, dp-3 say"),
         (["bibtex-feedforward"], "spen: bibtex-feedforward has no descent to differentiate"),
-        (["dp-3", "--size", "96"], "spen: --size takes HxW in pixels, 8x8 or more, as 96x128; not '96'"),
-        (["dp-3", "--size", "4x4"], "spen: --size takes HxW in pixels, 8x8 or more, as 96x128; not '4x4'"),
-        (["bibtex-end-to-end", "--size", "8x8"], "spen: --size is for images; bibtex-end-to-end is a model of multil"),
+        (
+            ["dp-3", "--size", "96"],
+            "spen: invalid value for '--size': it is HxW in pixels, 8x8 or more, as 96x128, not '96'",
+        ),
+        (
+            ["dp-3", "--size", "4x4"],
+            "spen: invalid value for '--size': it is HxW in pixels, 8x8 or more, as 96x128, not '4x4'",
+        ),
+        (["bibtex-end-to-end", "--size", "8x8"], "spen: --size is an option of denoising, not of multilabel"),
         (["dp-3", "--batch", "0"], "spen: invalid value for '--batch'"),
     ],
     ids=lambda a: " ".join(a) if isinstance(a, list) else "",

@@ -116,7 +116,9 @@ def test_answers_for_programs(answers: dict[str, Answer]) -> None:
     table = read("spen reproduce table1 --data simulated --rows dp-3,foe-3 --seeds 1")
     assert table["raw"]["psnr"] > 20
     assert [row["recipe"] for row in table["table"]] == ["tv"]
-    recipes = read("spen list --json")
+    listed = read("spen list --json")
+    assert {m["name"]: m["task"] for m in listed["models"]}["dp-3"] == "denoising"
+    recipes = listed["recipes"]
     assert {r["task"] for r in recipes} == {"denoising", "srl", "multilabel"}
     assert {"foe-20+", "dp-ssvm", "bibtex-deep-value", "structured"} <= {r["name"] for r in recipes}
     trained = read("spen train bibtex-end-to-end --json")

@@ -57,33 +57,33 @@ def expect(line: str, *arguments: str) -> None:
         ("train bibtex-end-to-end --data moon", "no multilabel/moon.npz under"),
         ("train dp-3 --set steps", "--set takes KEY=VALUE, not 'steps'"),
         ("train dp-3 --set stops=3", "recipe dp-3 has no option 'stops'; it has average, batch_size, batches, blind"),
-        ("train dp-3 --set steps=few", "steps must be a int, not 'few'"),
-        ("train local --set stops=3", "'stops=3' changes nothing: write key=value with a key of templates, encoder"),
+        ("train dp-3 --set steps=few", "steps is a whole number, not 'few'"),
+        ("train local --set stops=3", "recipe local has no option 'stops'; it has templates, encoder"),
         ("train bibtex-end-to-end --set stops=3", "recipe bibtex-end-to-end has no option 'stops'; it has hidden, ra"),
-        ("train bibtex-end-to-end --set hidden=many", "hidden must be widths such as 400x200, not 'many'"),
-        ("train bibtex-end-to-end --set context=maybe", "context must be true or false, not 'maybe'"),
-        ("train bibtex-end-to-end --set domain=ball", 'domain must be "box" or "simplex", not \'ball\''),
+        ("train bibtex-end-to-end --set hidden=many", "hidden is whole numbers with x between them, not 'many'"),
+        ("train bibtex-end-to-end --set context=maybe", "context is true or false, not 'maybe'"),
+        ("train bibtex-end-to-end --set domain=ball", "domain is one of box, simplex, not 'ball'"),
         ("train local --devices 2", "recipes of srl train on one device, not on 2"),
-        ("train dp-3 --accelerator gpu", "there is no gpu here that torch can use; leave the option away"),
+        ("train dp-3 --device cuda", "there is no cuda here that torch can use; leave the option away"),
         ("evaluate nowhere", "'nowhere' is neither a run folder nor a model of the package (dp-3"),
-        ("evaluate .", ". is not a run: it has no run.json"),
+        ("evaluate .", ". holds no model that can be opened: it has neither run.json nor config.json"),
         ("evaluate dp-3 --split all", "invalid value for '--split': 'all' is not one of 'train', 'dev', 'test'"),
         ("evaluate dp-3 --every 0", "invalid value for '--every'"),
         ("evaluate dp-3 --device cuda", "there is no cuda here that torch can use; leave the option away"),
-        ("evaluate roles --every 2", "--every is for frames; a run of srl is scored whole"),
+        ("evaluate roles --every 2", "--every is an option of denoising, not of srl"),
         ("predict dp-9 noisy.png -o y.png", "'dp-9' is neither a run folder nor a model of the package (dp-3"),
         ("predict dp-3 nothing.png -o y.png", "nothing.png does not exist"),
         ("predict dp-3 noisy.png -o noisy.png", "noisy.png would be overwritten by its own result; give another -o"),
-        ("predict dp-3 noisy.png -o y.png --format json", "--format is for roles; an image is written in the format"),
+        ("predict dp-3 noisy.png -o y.png --format json", "--format is an option of srl, not of denoising"),
         ("predict dp-3 noisy.png -o y.png --peak 0", "peak is 0.0 but must be positive"),
         ("predict roles sentences.conllu frames -o y", "roles are labelled one CoNLL-U file at a time, not 2"),
-        ("predict roles sentences.conllu -o y --peak 3", "--peak is for images; sentences have none"),
-        ("predict roles sentences.conllu -o y --holes zero", "--holes is for images; sentences have none"),
+        ("predict roles sentences.conllu -o y --peak 3", "--peak is an option of denoising, not of srl"),
+        ("predict roles sentences.conllu -o y --holes zero", "--holes is an option of denoising, not of srl"),
         ("predict roles sentences.conllu -o y --format xml", "invalid value for '--format': 'xml' is not one of"),
-        ("reproduce table9", "invalid value for 'table': 'table9' is not one of 'table1', 'table2'"),
+        ("reproduce table9", "there is no table 'table9'; there are table1, table2"),
         ("reproduce table1 --rows dp-4", "there is no denoising recipe 'dp-4'; there are bm3d"),
         ("reproduce table1 --data moon", "there is no denoising data set 'moon'; there are rooms"),
-        ("reproduce table1 --genre weblog", "--genre is for table2; rooms have none"),
+        ("reproduce table1 --genre weblog", "--genre is an option of srl, not of denoising"),
         ("reproduce table2 --rows crf", "no recipe is called 'crf'; choose from local, spen"),
         ("reproduce table2 --data moon", "moon is no folder; give one that holds ewt/, or the name of a data set"),
         (
@@ -93,14 +93,14 @@ def expect(line: str, *arguments: str) -> None:
         ("compare bibtex --ways magic", "there is no way magic to learn an energy; choose from feedforward"),
         ("compare bibtex --seconds 1 --updates 1", "give a budget in seconds or in updates, not in both"),
         ("compare moon", "no multilabel/moon.npz under"),
-        ("data fetch mnist", "there is no data set 'mnist' to fetch; there are 7scenes and ewt"),
+        ("data fetch mnist", "there is no data set 'mnist' to fetch; there are 7scenes, ewt"),
         ("data fetch 7scenes --scene kitchen", "scene is 'kitchen' but 7-Scenes has chess, fire"),
         ("data fetch 7scenes --scene fire", "fire.zip could not be read"),
-        ("data fetch ewt --scene fire", "--scene is of 7scenes; ewt has none"),
-        ("data make mnist", "there is no data set 'mnist' to make; there are 7scenes, ewt and conll2005"),
+        ("data fetch ewt --scene fire", "ewt has no option --scene"),
+        ("data make mnist", "there is no data set 'mnist' to make; there are 7scenes, ewt, conll2005"),
         ("data make ewt --source .", ". does not hold the two archives of EWT; `spen data fetch ewt` downloads them"),
-        ("data make ewt --ptb .", "--ptb is for conll2005; ewt needs no treebank"),
-        ("data make ewt --device cuda", "--device is for 7scenes; ewt is made on the CPU"),
+        ("data make ewt --ptb .", "ewt has no option --ptb"),
+        ("data make ewt --device cuda", "ewt has no option --device"),
         ("data make 7scenes --source frames", "frames: holds no seq-NN/frame-NNNNNN.depth.png"),
         ("data make conll2005 --source .", "conll2005 has no words of its own: give the Penn Treebank with --ptb DIR"),
         ("data make conll2005 --ptb .", "give the folder of the shared task's release with --source DIR"),
@@ -117,20 +117,28 @@ def test_names_and_options(command: str, line: str) -> None:
 
 def test_a_run_of_something_else(folder: Path) -> None:
     for name, text, line in (
-        ("foreign", '{"recipe": {"task": "chess"}}', "is a run of the task 'chess', which this version of spen does"),
-        ("broken", "{", "broken/run.json cannot be read"),
-        ("old", "[]", "old/run.json cannot be read"),
+        (
+            "foreign",
+            '{"model_type": "spen", "builder": "chess", "settings": {}}',
+            "there is no task 'chess'; there are denoising, srl, multilabel",
+        ),
+        ("nobody", '{"model_type": "spen", "builder": null, "settings": {}}', "nobody/config.json names no task"),
+        ("broken", "{", "broken/config.json cannot be read"),
+        ("old", "[]", "old/config.json is of another library"),
     ):
         (folder / name).mkdir()
-        (folder / name / "run.json").write_text(text)
+        (folder / name / "config.json").write_text(text)
         expect(line, "evaluate", name)
-    expect("is a run of chess; images and sentences are what can be", "predict", "foreign", "noisy.png", "-o", "y.png")
+        expect(line, "predict", name, "noisy.png", "-o", "y.png")
+    (folder / "plain").mkdir()
+    (folder / "plain" / "run.json").write_text("{}")
+    expect("plain holds no model that can be opened: its model was not built by a task of spen", "evaluate", "plain")
 
 
 def test_a_run_that_does_not_say_what_it_is(folder: Path) -> None:
     (folder / "torn").mkdir()
-    (folder / "torn" / "run.json").write_text('{"recipe": {"task": "denoising", "data": "rooms"}}')
-    line = "torn does not say all of what its model is: 'name' is missing or unreadable"
+    (folder / "torn" / "config.json").write_text('{"model_type": "spen", "builder": "denoising", "settings": {}}')
+    line = "torn does not say all of what its model is: 'recipe' is missing or unreadable"
     expect(line, "predict", "torn", "noisy.png", "-o", "y.png")
 
 
@@ -148,7 +156,7 @@ def test_a_folder_of_another_run_is_not_overwritten() -> None:
 def test_a_run_without_weights(folder: Path) -> None:
     (folder / "begun").mkdir()
     (folder / "begun" / "run.json").write_text((folder / "roles" / "run.json").read_text())
-    (folder / "begun" / "srl.json").write_text((folder / "roles" / "srl.json").read_text())
+    (folder / "begun" / "config.json").write_text((folder / "roles" / "config.json").read_text())
     expect("begun has no trained weights yet: train it to the end, or resume it", "evaluate", "begun")
 
 
@@ -364,4 +372,3 @@ def test_other_data_than_the_run_was_trained_on(folder: Path) -> None:
     expect(
         "label sets are scored on dev or test: the threshold is tuned on dev", "evaluate", "sets", "--split", "train"
     )
-    expect("label sets are scored on the CPU; leave --device out", "evaluate", "sets", "--device", "cuda")

@@ -47,9 +47,15 @@ def test_props_and_json_in_files(sentence: Path, tmp_path: Path) -> None:
     assert [c[1] for c in columns] == PROPS
 
 
-@pytest.mark.parametrize("model", ["srl-ewt --json", "dp-3"])
-def test_an_answer_that_needs_a_file_asks_for_one(sentence: Path, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("srl-ewt --json", "--json prints the names of the files that were written; give --out as well"),
+        ("dp-3", "images need --out, a file or a folder"),
+    ],
+)
+def test_an_answer_that_needs_a_file_asks_for_one(sentence: Path, model: str, line: str) -> None:
     name, *options = model.split()
     done = spen("predict", name, str(sentence), *options)
     assert done.returncode == 2
-    assert done.stderr.strip() == "spen: give --out, a file or a folder: where is the answer to go?"
+    assert done.stderr.strip() == f"spen: {line}"

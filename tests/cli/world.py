@@ -22,9 +22,9 @@ import pytest
 from PIL import Image
 
 from spen.cli import main
-from spen.tasks.srl.conll2005 import write_props
-from spen.tasks.srl.ewt import write_tsv
-from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.formats.conll2005 import write_props
+from spen.tasks.srl.formats.ewt import write_tsv
+from spen.tasks.srl.grammar.corpus import make_corpus
 
 CONLLU = """1\tAnn\tAnn\tPROPN\tNNP\t_\t2\tnsubj\t_\t_
 2\tsold\tsell\tVERB\tVBD\t_\t0\troot\t_\t_
@@ -32,9 +32,9 @@ CONLLU = """1\tAnn\tAnn\tPROPN\tNNP\t_\t2\tnsubj\t_\t_
 4\tboat\tboat\tNOUN\tNN\t_\t2\tobj\t_\t_
 
 """
-_DENOISING = "--set batches=2 --set per_epoch=2 --set batch_size=1 --set width=4 --set crop=24x32 --accelerator cpu"
-_ROLES = "--set pretrain_epochs=1 --set clamped_epochs=1 --set joint_epochs=1 --accelerator cpu"
-_SETS = "--set hidden=8 --set network=8 --set pretrain_epochs=1 --set epochs=1 --accelerator cpu"
+_DENOISING = "--set batches=2 --set per_epoch=2 --set batch_size=1 --set width=4 --set crop=24x32 --device cpu"
+_ROLES = "--set pretrain_epochs=1 --set clamped_epochs=1 --set joint_epochs=1 --device cpu"
+_SETS = "--set hidden=8 --set network=8 --set pretrain_epochs=1 --set epochs=1 --device cpu"
 
 SMALLER = {
     "spen train dp-3": _DENOISING,
@@ -42,8 +42,8 @@ SMALLER = {
     "spen train bibtex-": _SETS,
     "spen reproduce table1 --quick": "--rows tv",
     "spen reproduce table1 --data simulated": "--rows tv --json",
-    "spen reproduce table2 --data ewt": "--rows local --seeds 1 --quick --accelerator cpu --out runs/ewt",
-    "spen reproduce table2 --quick": "--accelerator cpu",
+    "spen reproduce table2 --data ewt": "--rows local --seeds 1 --quick --device cpu --out runs/ewt",
+    "spen reproduce table2 --quick": "--device cpu",
     "spen compare bibtex": "--ways feedforward --seeds 1 --updates 2",
     "spen compare mine-train.arff": "--seconds 0.5",
     "spen compare mine.npz": "--updates 2",
@@ -171,8 +171,10 @@ def _downloads(folder: Path) -> None:
 
 def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Stand in the folder, with small rooms, few sentences, and downloads from a folder."""
-    from spen.tasks.denoising import download, experiment, sevenscenes
+    from spen.tasks.denoising import datasets
     from spen.tasks.denoising.data import Rooms
+    from spen.tasks.denoising.sevenscenes import download
+    from spen.tasks.denoising.sevenscenes import prepare as sevenscenes
     from spen.tasks.srl import corpora
     from spen.tasks.srl import download as ewt
     from spen.tasks.srl import reproduce as table2
@@ -182,9 +184,9 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.chdir(folder)
     patch.setenv("SPEN_DATA", str(folder / "data"))
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    opened, few = experiment.open_splits, corpora.builtin_splits
-    rooms = experiment.Splits(Rooms("train", 2), Rooms("dev", 1), Rooms("test", 2))
-    patch.setattr(experiment, "open_splits", lambda regime, **o: opened(regime, **o) if regime.needs else rooms)
+    few = corpora.builtin_splits
+    rooms = datasets.Splits(Rooms("train", 2), Rooms("dev", 1), Rooms("test", 2))
+    patch.setattr(datasets, "open_rooms", lambda quick: rooms)
     for module in (corpora, table2):
         patch.setattr(module, "builtin_splits", lambda size, **options: few(45, **options))
     mirror = (folder / "mirror").as_uri()

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from spen.domains import Domain
-from spen.energies import ICNN, EntropySmoothed, Linear, NegativeEntropy, Scaled, SoftNand, Sum
-from spen.protocols import Energy, StepRule
+from spen.energies import ICNN, Energy, EntropySmoothed, Linear, NegativeEntropy, Scaled, SoftNand, Sum
+from spen.protocols import StepRule
 from spen.rules import LBFGS, GradientDescent, Momentum
-from spen.tasks.denoising.priors import ConvexDeepPrior, DataTerm, DeepPrior, FieldOfExperts, Observation
+from spen.tasks.denoising.energy import ConvexDeepPrior, DataTerm, DeepPrior, FieldOfExperts, Observation
 from spen.testing import check_domain, check_energy, check_rule
 from spen.testing.strategy import SmoothEnergy, all_domains, all_rules
 

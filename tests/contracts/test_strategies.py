@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from spen import Minimizer, RelativeChange
 from spen.domains import Domain, Reals
+from spen.energies import Energy
 from spen.gradients import (
     Auto,
     Checkpointed,
@@ -22,7 +23,7 @@ from spen.gradients import (
     Truncated,
 )
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy, StepRule
+from spen.protocols import StepRule
 from spen.rules import GradientDescent
 from spen.testing import check_strategy
 from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model, gradients_of

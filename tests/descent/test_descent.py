@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Box, Domain, Reals, Simplex
-from spen.energies import Linear
+from spen.energies import Energy, Linear
 from spen.gradients import (
     Auto,
     Checkpointed,
@@ -25,7 +25,6 @@ from spen.gradients import (
     Truncated,
 )
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.rules import LBFGS, GradientDescent, Momentum
 from spen.testing import Problem, known_problems
 from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model, gradients_of
@@ -139,7 +138,7 @@ class Parabola(Energy):
 
 @pytest.mark.parametrize(("rate", "decay"), [(0.05, 0.25), (0.02, 0.25), (0.1, 0.0), (0.1, 0.75)])
 def test_a_descent_leaves_minima_more_curved_than_its_rate_allows(rate: float, decay: float) -> None:
-    """2(1 + β)/r: why the search of a structured SVM can fail (docs/denoising.md)."""
+    """2(1 + β)/r: why the search of a structured SVM can fail (docs/experiments/denoising.md)."""
     limit = 2 * (1 + decay) / rate
     minimizer = spen.Minimizer(Reals(), Momentum(200, rate, decay=decay))
     one = torch.ones(1, 1, dtype=torch.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 import shlex
@@ -84,6 +85,31 @@ def test_scripts_named_in_the_pages_exist() -> None:
             assert (ROOT / script).is_file(), f"{page.name} names {script}"
 
 
+def test_modules_and_names_of_the_pages_exist() -> None:
+    """`python -m spen.x`, `spen.x.y` and `from spen.x import y`, wherever a page names one."""
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        text = page.read_text(encoding="utf-8")
+        for module in re.findall(r"python\s+-m\s+((?:spen|benchmarks|tests)[\w.]*)", text):
+            found = importlib.util.find_spec(module)
+            assert found is not None, f"{page.name}: python -m {module}"
+            file = Path(str(found.origin))
+            program = file.with_name("__main__.py") if file.name == "__init__.py" else file
+            assert "__main__" in program.read_text(encoding="utf-8") or program.stem == "__main__", module
+        for name in re.findall(r"`(spen(?:\.\w+)+)`", text):
+            assert resolve(name) is not None, page
+        for module, names in re.findall(r"^from (spen(?:\.\w+)*) import ([\w, ]+)$", text, re.MULTILINE):
+            for name in names.split(", "):
+                assert resolve(f"{module}.{name}") is not None, page
+
+
+def test_files_named_in_the_pages_exist() -> None:
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]:
+        text = page.read_text(encoding="utf-8")
+        for file in re.findall(r"(?<![\w/.])((?:src/spen|tests|docs|examples|benchmarks)/[\w./-]*\w)", text):
+            if "NAME" not in file and not file.startswith("tests/helpers"):
+                assert (ROOT / file).exists(), f"{page.name} names {file}"
+
+
 @pytest.mark.parametrize("module", PUBLIC)
 def test_every_public_name_is_in_the_api_reference(module: str) -> None:
     page = (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")
@@ -117,11 +143,13 @@ def test_blocks_of_code_parse() -> None:
 
 
 def _commands(page: Path) -> Iterator[str]:
-    """Every `spen …` of a page: lines of fenced blocks, and inline code that is whole."""
-    text = page.read_text(encoding="utf-8")
+    """Every `spen …` of a page: lines of fenced blocks, continued ones as one, and inline code."""
+    text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     for block in re.findall(r"```(?:console|bash)?\n(.*?)```", text, re.DOTALL):
         yield from re.findall(r"^(?:\$ )?(spen [^#\n]*)", block, re.MULTILINE)
-    yield from re.findall(r"`(spen [^`\n]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    for code in re.findall(r"`(spen\s[^`]*)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
+        if "\n\n" not in code:
+            yield " ".join(code.split())
 
 
 def _refused(command: Any, path: list[str], words: list[str]) -> list[str]:
@@ -139,7 +167,7 @@ def test_commands_in_the_pages_are_spelled_as_the_program_has_them() -> None:
 
     root = typer.main.get_command(app)
     count, problems = 0, list[str]()
-    for page in [*DOCS.glob("*.md"), ROOT / "README.md"]:
+    for page in [*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
         for line in _commands(page):
             words = shlex.split(line)[1:]
             if "…" in line or "..." in line or "COMMAND" in line or words[0].startswith("--"):
@@ -196,4 +224,5 @@ def test_the_command_line_reference_has_every_command(site: Path) -> None:
     text = (site / "cli" / "index.html").read_text(encoding="utf-8")
     for command in ("list", "train", "evaluate", "predict", "reproduce", "score", "compare", "data fetch"):
         assert f'id="spen-{command.replace(" ", "-")}"' in text, command
-    assert "--accelerator" in text
+    assert "--device" in text
+    assert "--accelerator" not in text

@@ -17,6 +17,7 @@ import spen
 from spen.domains import Reals
 from spen.energies import (
     ICNN,
+    Energy,
     EntropySmoothed,
     Linear,
     NegativeEntropy,
@@ -36,7 +37,7 @@ from spen.objectives.coordinates import InCoordinates, coordinates_of
 from spen.objectives.deep_value import Misfit
 from spen.objectives.structured_hinge import LossAugmented
 from spen.parameters import Positive
-from spen.protocols import Energy, GradientStrategy
+from spen.protocols import GradientStrategy
 from spen.rules import GradientDescent
 
 Y = torch.tensor([[0.2, 0.8], [0.5, 0.5]], dtype=torch.float64)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import spen
-from spen.descent.bundle_entropy import BundleEntropy
+from spen.bundle_entropy import BundleEntropy
 from spen.domains import Box, Reals
 from spen.export import BATCH, Size
 from spen.export.predictor import check_exportable, check_shapes, named_inputs, trace

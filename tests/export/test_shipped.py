@@ -16,14 +16,13 @@ import torch
 
 from spen.export import TOLERANCE, write
 from spen.export.predictor import named_inputs
+from spen.models import open_model
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.predict import load_model
-from spen.tasks.denoising.priors import Observation
-from spen.tasks.denoising.scoring import observation
-from spen.tasks.exporting import exportable
+from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.losses import observation
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.encoding import encode
-from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.predict import Labeller
 from tests.cli.world import CONLLU
 
@@ -41,7 +40,7 @@ def images() -> list[tuple[Observation, torch.Tensor]]:
     one = Observation(*(part[None, :, :60, :80] for part in whole))
     odd = Observation(*(part[None, :, 5:42, 3:100] for part in whole))
     four = Observation(*(torch.stack([part[:, k : k + 24, k : k + 32] for k in (0, 50, 100, 150)]) for part in whole))
-    denoise = load_model("dp-3")
+    denoise = open_model("dp-3").denoise
     return [(x, denoise(x)) for x in (one, odd, four)]
 
 
@@ -57,17 +56,17 @@ def sentences() -> list[tuple[Any, torch.Tensor]]:
 
 @pytest.fixture(scope="module")
 def denoiser(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return exported("dp-3", "denoising", images(), tmp_path_factory.mktemp("denoiser"))
+    return exported("dp-3", images(), tmp_path_factory.mktemp("denoiser"))
 
 
 @pytest.fixture(scope="module")
 def labeller(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return exported("srl-grammar", "srl", sentences(), tmp_path_factory.mktemp("labeller"))
+    return exported("srl-grammar", sentences(), tmp_path_factory.mktemp("labeller"))
 
 
-def exported(name: str, task: str, cases: Sequence[tuple[Any, torch.Tensor]], folder: Path) -> Path:
+def exported(name: str, cases: Sequence[tuple[Any, torch.Tensor]], folder: Path) -> Path:
     """The file, with cases beside it under the same name."""
-    write(exportable(name, task), folder / f"{name}.onnx")
+    write(open_model(name).exportable(), folder / f"{name}.onnx")
     save_cases(folder / f"{name}.npz", cases)
     return folder / f"{name}.onnx"
 
@@ -98,7 +97,7 @@ def test_the_page_shows_how_to_denoise(denoiser: Path, tmp_path: Path) -> None:
     assert len(code.strip().splitlines()) <= 10
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     clean = torch.from_numpy(np.load(tmp_path / "clean.npy")) / 4000
-    expected = load_model("dp-3")(Observation(*(part[None] for part in observation(frame))))[0, 0]
+    expected = open_model("dp-3").denoise(Observation(*(part[None] for part in observation(frame))))[0, 0]
     torch.testing.assert_close(clean, expected, rtol=0, atol=TOLERANCE)
 
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
-from spen.protocols import Energy
+from spen.energies import Energy
 
 WIDTH = 3
 VALUES = (0.5, 0.9, 1.4, 2.1)

@@ -14,7 +14,7 @@ from spen.energies import Scaled, Sum
 from spen.gradients import Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import Momentum
-from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
+from spen.tasks.denoising.energy import DataTerm, DeepPrior, Observation
 
 
 class Image(nn.Module):

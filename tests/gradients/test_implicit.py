@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Box, Domain, Reals, Simplex
-from spen.energies import EntropySmoothed
+from spen.energies import Energy, EntropySmoothed
 from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, GradientStrategy, Implicit, Truncated
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.rules import GradientDescent, Momentum
 from spen.testing.strategy import gradients_of
 

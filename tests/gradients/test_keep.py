@@ -24,7 +24,7 @@ from spen.gradients.compiled.simplify import simplified
 from spen.gradients.compiled.trace import Bound, Program
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum
-from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
+from spen.tasks.denoising.energy import DataTerm, DeepPrior, Observation
 from spen.testing import check_strategy
 from spen.testing.strategy import all_rules, dividing_stop, example_model, gradients_of
 from tests.helpers import distance, gradients, prior, saved_for_backward

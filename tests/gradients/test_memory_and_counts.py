@@ -23,7 +23,7 @@ from spen.gradients import (
 )
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum
-from spen.tasks.denoising.priors import DataTerm, DeepPrior, Observation
+from spen.tasks.denoising.energy import DataTerm, DeepPrior, Observation
 from spen.testing.problems import Quadratic
 from tests.contracts.test_strategies import STRATEGIES
 from tests.helpers import Counting, saved_for_backward

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals, Simplex
-from spen.energies import EntropySmoothed, Softplus
+from spen.energies import Energy, EntropySmoothed, Softplus
 from spen.gradients import (
     Auto,
     Checkpointed,
@@ -24,7 +24,7 @@ from spen.gradients import (
     second_order,
 )
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Domain, Energy
+from spen.protocols import Domain
 from spen.rules import Momentum
 from tests.helpers import gradients
 

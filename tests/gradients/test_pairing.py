@@ -23,7 +23,7 @@ from spen.gradients.compiled.lower import Passes, lowered
 from spen.gradients.compiled.pairing import paired
 from spen.gradients.compiled.pointwise import without_narrow_products
 from spen.gradients.compiled.trace import Bound
-from spen.tasks.denoising.priors import DeepPrior
+from spen.tasks.denoising.energy import DeepPrior
 
 aten = torch.ops.aten
 

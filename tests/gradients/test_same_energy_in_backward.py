@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 import spen
 from spen.domains import Reals
+from spen.energies import Energy
 from spen.gradients import (
     Auto,
     Checkpointed,
@@ -25,7 +26,6 @@ from spen.gradients import (
     Truncated,
 )
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.rules import GradientDescent, Momentum
 
 REPLAYED = [Checkpointed(), ForwardOverReverse(), FiniteDifference(), FiniteDifference(doubled=False), Truncated(3)]

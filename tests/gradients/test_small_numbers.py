@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals, Simplex
+from spen.energies import Energy
 from spen.gradients import Exact, FiniteDifference, GradientStrategy
-from spen.protocols import Energy
 from spen.rules import LBFGS, GradientDescent
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Box
+from spen.energies import Energy
 from spen.gradients import Exact
 from spen.objectives import DeepValue
 from spen.objectives.deep_value import Misfit, misfit
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 
 

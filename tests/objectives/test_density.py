@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import spen
 from spen.descent.potential import Potential, identity
 from spen.domains import Box, Reals, Simplex
+from spen.energies import Energy
 from spen.gradients import Exact
 from spen.objectives import (
     ContrastiveDivergence,
@@ -26,7 +27,7 @@ from spen.objectives import (
     squared_error,
 )
 from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.protocols import Domain, Energy, Objective
+from spen.protocols import Domain, Objective
 from spen.rules import GradientDescent
 
 COVARIANCE = torch.tensor([[1.0, 0.6], [0.6, 2.0]])

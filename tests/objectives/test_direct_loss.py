@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
+from spen.energies import Energy
 from spen.gradients import Exact
 from spen.objectives import DirectLoss
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Box
+from spen.energies import Energy
 from spen.gradients import Exact
 from spen.objectives import StructuredHinge
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 
 SETS = torch.tensor(list(itertools.product((0.0, 1.0), repeat=8)))

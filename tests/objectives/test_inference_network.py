@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Box
+from spen.energies import Energy
 from spen.gradients import Exact
 from spen.objectives import InferenceNetwork, binary_log_loss
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 
 

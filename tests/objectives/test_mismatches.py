@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import spen
 from spen.domains import Box, Domain, Reals, Simplex
-from spen.energies import EntropySmoothed, Linear, NegativeEntropy, Scaled, Sum
+from spen.energies import Energy, EntropySmoothed, Linear, NegativeEntropy, Scaled, Sum
 from spen.gradients import Exact
 from spen.objectives import (
     DeepValue,
@@ -26,7 +26,7 @@ from spen.objectives import (
     log_loss,
     squared_error,
 )
-from spen.protocols import Energy, Objective
+from spen.protocols import Objective
 from spen.rules import GradientDescent
 
 

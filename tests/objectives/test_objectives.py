@@ -17,6 +17,7 @@ from torch._subclasses import FakeTensorMode
 import spen
 from benchmarks.counting import Operations
 from spen.domains import Box, Reals
+from spen.energies import Energy
 from spen.gradients import Checkpointed, Exact
 from spen.objectives import (
     ContrastiveDivergence,
@@ -30,7 +31,7 @@ from spen.objectives import (
     log_loss,
     squared_error,
 )
-from spen.protocols import Energy, Objective
+from spen.protocols import Objective
 from spen.rules import GradientDescent
 from spen.tasks.multilabel import losses as labels
 from spen.testing.strategy import all_rules, example_model, gradients_of

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from spen.descent.potential import Potential
 from spen.domains import Box
+from spen.energies import Energy
 from spen.gradients import Replayed
 from spen.gradients.second_order import Products, exact_product
-from spen.protocols import Domain, Energy, State, StepRule
+from spen.protocols import Domain, State, StepRule
 from spen.rules import GradientDescent
 from spen.testing import ContractError, check_domain, check_energy, check_rule, check_strategy
 

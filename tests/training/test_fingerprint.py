@@ -21,7 +21,7 @@ import spen.objectives
 import spen.rules
 from spen.descent.convergence import RelativeChange
 from spen.domains import Box, Domain, Simplex
-from spen.energies import EntropySmoothed, Linear, NegativeEntropy, Scaled, SoftNand, Sum
+from spen.energies import Energy, EntropySmoothed, Linear, NegativeEntropy, Scaled, SoftNand, Sum
 from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, GradientStrategy
 from spen.objectives import (
     ContrastiveDivergence,
@@ -33,7 +33,7 @@ from spen.objectives import (
     binary_log_loss,
     squared_error,
 )
-from spen.protocols import Energy, Objective, StepRule
+from spen.protocols import Objective, StepRule
 from spen.rules import GradientDescent, Momentum
 from spen.training import Run, Stage, TensorSource, fit, joint
 from spen.training.describing import describe_module, described, digest, in_words

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
-from spen.energies import Linear, Scaled, Sum
+from spen.energies import Energy, Linear, Scaled, Sum
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 from spen.training import TensorSource, fit, joint, pretrain
 from spen.training.first_batch import check_examples_alone

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import spen
-from spen.descent.bundle_entropy import BundleEntropy
+from spen.bundle_entropy import BundleEntropy
 from spen.domains import Box, Reals
-from spen.energies import EntropySmoothed, Sum
+from spen.energies import Energy, EntropySmoothed, Sum
 from spen.gradients import Auto, Checkpointed
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 from spen.training import (
     DeadEnergyWarning,

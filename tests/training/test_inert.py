@@ -13,10 +13,9 @@ from torch import Tensor, nn
 import spen
 from spen.descent.trajectory import Trajectory
 from spen.domains import Reals, Simplex
-from spen.energies import EntropySmoothed, Linear, Softplus, Sum
+from spen.energies import Energy, EntropySmoothed, Linear, Softplus, Sum
 from spen.gradients import Exact
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 from spen.training import InertEnergyWarning, Run, Stage, TensorSource, clamped, fit, joint, pretrain
 from spen.training.inert import inert

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import spen
-from spen.energies import EntropySmoothed, Linear, Softplus, Sum
+from spen.energies import Energy, EntropySmoothed, Linear, Softplus, Sum
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.storage import load_weights, save_weights
 from spen.training import fit, joint
 from tests.training import toy

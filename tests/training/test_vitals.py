@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
+from spen.energies import Energy
 from spen.objectives import EndToEnd, StructuredHinge, squared_error
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 from spen.training import DeadEnergyWarning, TensorSource, fit, joint
 from spen.training.health import NO_LOSS, Vitals, term_gradients

@@ -12,10 +12,9 @@ from torchmetrics import MeanSquaredError
 
 import spen
 from spen.domains import Simplex
-from spen.energies import EntropySmoothed, Linear, Softplus, Sum
+from spen.energies import Energy, EntropySmoothed, Linear, Softplus, Sum
 from spen.gradients import FiniteDifference
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Energy
 from spen.rules import Momentum
 from spen.training import Run, Stage, TensorSource, clamped, fit, joint, pretrain
 

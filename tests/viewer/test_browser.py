@@ -26,10 +26,10 @@ import httpx
 from playwright.sync_api import expect, sync_playwright
 
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.srl.conllu import conllu_text
 from spen.tasks.srl.decoding import violations
+from spen.tasks.srl.formats.conllu import conllu_text
 from spen.tasks.srl.predict import Labeller
-from spen.viewer.roles import examples, follow
+from spen.tasks.srl.views import examples, follow
 from tests.viewer.serving import button, press
 from tests.viewer.worlds import train_small, unfinished
 
@@ -135,11 +135,11 @@ def choose(page: Any, component: str, option: str) -> None:
 
 
 def run(page: Any, name: str, answer: str) -> Any:
-    """Press a button and wait for a film or for a sentence in its place."""
+    """Press a button and wait for an answer or for a sentence in its place."""
     expect(page.locator(name)).to_be_enabled()
     page.dispatch_event(name, "click")  # wherever it is by now: what was chosen before may still move it down
     page.wait_for_function(
-        "id => { const e = document.querySelector(id + ' .film, ' + id + ' .mistake, ' + id + ' img.plot');"
+        "id => { const e = document.querySelector(id + ' .iterates, ' + id + ' .mistake, ' + id + ' img.plot');"
         " return e && !e.dataset.seen && (e.dataset.seen = '1') }",
         arg=answer,
     )
@@ -295,7 +295,7 @@ def test_fifty_quick_requests_leave_it_answering(page: Any, view: View) -> None:
     with httpx.Client(timeout=60) as client:
         statuses = [press(client, view.address, number, choices, f"visitor-{k}").status_code for k in range(50)]
     assert set(statuses) <= {200, 503}  # taken, or told that too many wait
-    expect(page.locator("#denoised .film")).to_be_visible()
+    expect(page.locator("#denoised .iterates")).to_be_visible()
     page.goto(view.address)
     expect(page.locator("#rooms button")).to_have_count(6)
     assert len(shown(run(page, "#denoise", "#denoised"))) == 4

@@ -7,32 +7,22 @@ import os
 from pathlib import Path
 
 import pytest
-import torch
 
-from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.priors import Observation
-from spen.tasks.denoising.scoring import observation
-from spen.viewer.catalogue import BASELINES, Catalogue
+from spen import tasks
+from spen.viewer import catalogue as module
+from spen.viewer.catalogue import Catalogue
 from tests.viewer.worlds import fake_run
 
+DENOISING, SRL = tasks.find("denoising"), tasks.find("srl")
 
-def test_the_package_alone_offers_models_and_baselines() -> None:
+
+def test_the_package_alone_offers_models() -> None:
     catalogue = Catalogue()
     assert catalogue.runs() == []
-    assert catalogue.denoisers()[0] == "dp-3"
-    assert set(BASELINES) <= set(catalogue.denoisers())
-    assert "srl-grammar" in catalogue.labellers()
-    assert "srl-grammar" not in catalogue.denoisers()
-
-
-def test_baselines_denoise() -> None:
-    frame = Rooms("test", 1).frame(0)
-    x = Observation(*(part[None, ..., :40, :50] for part in observation(frame)))
-    for name in BASELINES:
-        denoise, model = Catalogue().denoiser(name)
-        assert model is None
-        assert denoise(x).shape == x.image.shape
-        assert bool((denoise(x) > 0).all())  # holes are filled
+    assert catalogue.models(DENOISING) == ["dp-3"]
+    assert catalogue.models(SRL) == ["srl-ewt", "srl-grammar"]
+    assert catalogue.models(tasks.find("multilabel")) == []
+    assert catalogue.open(DENOISING, "dp-3").name == "dp-3"
 
 
 def test_runs_are_found_below_the_folders_given(tmp_path: Path) -> None:
@@ -43,11 +33,12 @@ def test_runs_are_found_below_the_folders_given(tmp_path: Path) -> None:
     assert set(catalogue.runs()) == {str(first), str(second)}
     assert catalogue.run(str(first)).folder == first
     # Neither has weights yet, so neither can be run.
-    assert str(first) not in catalogue.denoisers()
+    assert str(first) not in catalogue.models(DENOISING)
     (first / "model.safetensors").touch()
     (second / "model.safetensors").touch()
-    assert str(first) in catalogue.denoisers()
-    assert catalogue.labellers()[0] == str(second)
+    assert catalogue.models(DENOISING) == ["dp-3", str(first)]
+    assert catalogue.models(SRL, runs_first=True)[0] == str(second)
+    assert catalogue.models(SRL)[-1] == str(second)
 
 
 def test_the_most_recent_run_comes_first_and_new_ones_appear(tmp_path: Path) -> None:
@@ -67,38 +58,48 @@ def test_nothing_outside_is_opened(tmp_path: Path) -> None:
     assert catalogue.runs() == [str(inside)]
     for name in (str(outside), str(tmp_path / "runs" / "link"), f"{inside}/../../private", "../private", "/etc", ""):
         with pytest.raises(ValueError, match="there is no run '.*' on this page"):
-            catalogue.run(name)
-        with pytest.raises(ValueError, match="there is no denoising system '.*' on this page"):
-            catalogue.denoiser(name)
-        with pytest.raises(ValueError, match="there is no role labelling system '.*' on this page"):
-            catalogue.labeller(name)
+            catalogue.run(name or "?")
+        for task in (DENOISING, SRL):
+            with pytest.raises(ValueError, match="there is no model '.*' on this page"):
+                catalogue.open(task, name)
+
+
+def test_a_model_of_another_task_is_not_opened(tmp_path: Path) -> None:
+    run = fake_run(tmp_path / "run")
+    (run / "model.safetensors").touch()
+    for name in ("dp-3", str(run)):
+        with pytest.raises(ValueError, match="there is no labeller '.*' on this page"):
+            Catalogue([tmp_path]).open(SRL, name, what="labeller")
+
+
+def test_a_task_says_which_folders_it_can_open(tmp_path: Path) -> None:
+    forest, chosen = fake_run(tmp_path / "forest"), fake_run(tmp_path / "tv")
+    (forest / "forest.safetensors").touch()
+    (chosen / "chosen.json").touch()
+    assert Catalogue([tmp_path]).models(DENOISING) == ["dp-3", str(forest), str(chosen)]
 
 
 def test_models_are_loaded_once_and_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spen.viewer import catalogue as module
-
     run = fake_run(tmp_path / "run")
     (run / "model.safetensors").touch()
     loads: list[str] = []
-    monkeypatch.setattr(module, "load_system", lambda place: (loads.append(place), None))
+    monkeypatch.setattr(module, "open_model", lambda place: loads.append(place))
     catalogue = Catalogue([tmp_path])
-    catalogue.denoiser(str(run))
-    catalogue.denoiser(str(run))
+    catalogue.open(DENOISING, str(run))
+    catalogue.open(DENOISING, str(run))
     assert loads == [str(run)]
     os.utime(run / "model.safetensors", (2**31, 2**31))
-    catalogue.denoiser(str(run))
+    catalogue.open(DENOISING, str(run))
     assert len(loads) == 2
 
 
 def test_few_models_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from spen.viewer import catalogue as module
-
     for k in range(6):
         (fake_run(tmp_path / f"run-{k}") / "model.safetensors").touch()
-    monkeypatch.setattr(module, "load_system", lambda place: (torch.zeros(1), None))
+    monkeypatch.setattr(module, "open_model", lambda place: place)
     catalogue = Catalogue([tmp_path])
     for k in range(6):
-        catalogue.denoiser(str(tmp_path / f"run-{k}"))
+        catalogue.open(DENOISING, str(tmp_path / f"run-{k}"))
     assert len(catalogue._kept) == 4
 
 
@@ -109,11 +110,19 @@ def test_folders_without_runs_are_mistakes(tmp_path: Path) -> None:
         Catalogue([tmp_path])
 
 
+def test_no_folder_has_no_runs() -> None:
+    with pytest.raises(ValueError, match="no folder of runs was named; `spen view RUNS` shows the runs below RUNS"):
+        Catalogue().run(None)
+
+
 def test_a_damaged_run_is_listed_and_used_for_nothing(tmp_path: Path) -> None:
     run = fake_run(tmp_path / "run")
-    for text in ("{", "[]", json.dumps({"recipe": None})):
-        (run / "run.json").write_text(text)
-        (run / "model.safetensors").touch()
+    (run / "model.safetensors").touch()
+    for number, text in enumerate(("{", "[]", json.dumps({"builder": "denoising"}))):
+        (run / "config.json").write_text(text)
+        os.utime(run / "config.json", (number, number))  # written a moment apart, whatever the file system's clock
         catalogue = Catalogue([tmp_path])
         assert catalogue.runs() == [str(run)]
-        assert str(run) not in catalogue.denoisers() + catalogue.labellers()
+        assert str(run) not in catalogue.models(DENOISING) + catalogue.models(SRL)
+    (run / "config.json").unlink()
+    assert str(run) not in Catalogue([tmp_path]).models(DENOISING)

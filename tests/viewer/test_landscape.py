@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from spen.domains import Box, Simplex
-from spen.energies import EntropySmoothed, Linear
-from spen.protocols import Energy
+from spen.energies import Energy, EntropySmoothed, Linear
 from spen.viewer.landscape import figure, picture, slice_energy
 from tests.viewer.worlds import Bowl, model
 

@@ -15,9 +15,10 @@ import pytest
 pytest.importorskip("gradio", reason="the viewer's extra is not installed")
 import httpx
 
+from spen.tasks.denoising.tab import DenoisingTab
+from spen.tasks.srl.tab import RolesTab
 from spen.viewer import server
 from spen.viewer.catalogue import Catalogue
-from spen.viewer.desk import Desk
 from spen.viewer.page import build
 from spen.viewer.server import make_app, open_socket
 from tests.viewer.serving import answers, button, press, served
@@ -107,7 +108,7 @@ def test_one_descent_at_a_time_and_a_bounded_queue(
 ) -> None:
     running, most, lock = 0, 0, threading.Lock()
 
-    def slow(self: Desk, *_: Any) -> str:
+    def slow(*_: Any) -> str:
         nonlocal running, most
         with lock:
             running += 1
@@ -117,8 +118,8 @@ def test_one_descent_at_a_time_and_a_bounded_queue(
             running -= 1
         return "done"
 
-    monkeypatch.setattr(Desk, "label", slow)
-    monkeypatch.setattr(Desk, "denoise", slow)
+    monkeypatch.setattr(RolesTab, "label", slow)
+    monkeypatch.setattr(DenoisingTab, "denoise", slow)
     with served(make_app(Catalogue([home / "runs"]), home)) as busy:
         label, denoise = button(busy, "label"), button(busy, "denoise")
         image, words = [0, None, None, "none", 0, "tv", "–"], ["srl-grammar", "", "ad3"]
@@ -136,10 +137,10 @@ def test_one_descent_at_a_time_and_a_bounded_queue(
 
 def test_the_curves_do_not_wait_for_a_descent(home: Path) -> None:
     page = build(Catalogue([home / "runs"]), home)
-    kinds = {fn.name: (fn.concurrency_id, fn.concurrency_limit) for fn in page.fns.values()}
-    heavy = {"denoise", "label", "show_image", "show_sentence"}
-    assert {kinds[name] for name in heavy} == {("descent", 1)}
-    assert all(kind[0] != "descent" for name, kind in kinds.items() if name not in heavy)
+    kinds = [(fn.name, fn.concurrency_id, fn.concurrency_limit) for fn in page.fns.values()]
+    heavy = [name for name, *kind in kinds if kind == ["descent", 1]]
+    assert sorted(heavy) == ["denoise", "label", "show_landscape", "show_landscape"]
+    assert all(kind != "descent" for name, kind, _ in kinds if name not in heavy)
     assert all(fn.api_visibility == "private" for fn in page.fns.values())
 
 

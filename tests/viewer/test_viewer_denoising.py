@@ -1,4 +1,4 @@
-"""Images, noise, answers, and the film of them."""
+"""Images, noise, answers, and how they are shown."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ import pytest
 import torch
 from PIL import Image
 
+from spen.models import find_model
 from spen.tasks.denoising.data import Rooms
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import BadImage
+from spen.tasks.denoising.losses import observation
 from spen.tasks.denoising.metrics import psnr
-from spen.tasks.denoising.predict import load_system
+from spen.tasks.denoising.opened import Denoiser
 from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS
-from spen.viewer.catalogue import Catalogue
-from spen.viewer.denoising import (
+from spen.tasks.denoising.views import (
+    BASELINES,
     EXAMPLES,
     MAX_PIXELS,
     STRENGTHS,
@@ -29,6 +32,8 @@ from spen.viewer.denoising import (
     thumbnail,
     upload,
 )
+
+TV = (BASELINES["tv"].denoise, None)
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +51,15 @@ def test_examples_are_the_test_rooms() -> None:
     with pytest.raises(ValueError, match=f"there are rooms 1 to {EXAMPLES}, not {EXAMPLES + 1}"):
         example(EXAMPLES)
     assert thumbnail(room).startswith("data:image/png;base64,")
+
+
+def test_baselines_denoise() -> None:
+    frame = Rooms("test", 1).frame(0)
+    x = Observation(*(part[None, ..., :40, :50] for part in observation(frame)))
+    for baseline in BASELINES.values():
+        y = baseline.denoise(x)
+        assert y.shape == x.image.shape
+        assert bool((y > 0).all())  # holes are filled
 
 
 def test_the_sensor_s_default_makes_about_30_db() -> None:
@@ -110,27 +124,27 @@ def frame(scene: Scene):  # type: ignore[no-untyped-def]
 
 
 @pytest.fixture(scope="module")
-def answers(frame) -> list[Answer]:  # type: ignore[no-untyped-def]
-    catalogue = Catalogue()
-    return [answer(name, catalogue.denoiser(name), frame) for name in ("dp-3", "tv")]
+def opened() -> Denoiser:
+    return Denoiser.open(find_model("dp-3"))
 
 
-def test_a_spen_s_answer_is_its_whole_way(answers: list[Answer], frame) -> None:  # type: ignore[no-untyped-def]
+@pytest.fixture(scope="module")
+def answers(opened: Denoiser, frame) -> list[Answer]:  # type: ignore[no-untyped-def]
+    return [answer("dp-3", (opened.denoise, opened.model), frame), answer("tv", TV, frame)]
+
+
+def test_a_spen_s_answer_is_its_whole_way(opened: Denoiser, answers: list[Answer], frame) -> None:  # type: ignore[no-untyped-def]
     spen, tv = answers
     assert len(spen.outputs) == 4
     assert len(spen.energies) == 4
     assert len(spen.rates) == 3
     assert spen.energies[-1] < spen.energies[0]
-    denoise, _ = load_system("dp-3")
-    from spen.tasks.denoising.priors import Observation
-    from spen.tasks.denoising.scoring import observation
-
-    torch.testing.assert_close(denoise(Observation(*(p[None] for p in observation(frame))))[0], spen.outputs[-1])
+    torch.testing.assert_close(opened.denoise(Observation(*(p[None] for p in observation(frame))))[0], spen.outputs[-1])
     assert len(tv.outputs) == 1
     assert tv.energies == tv.rates == []
 
 
-def test_the_film_has_pictures_errors_curves_and_figures(scene: Scene, answers: list[Answer], frame) -> None:  # type: ignore[no-untyped-def]
+def test_the_answer_has_pictures_errors_curves_and_figures(scene: Scene, answers: list[Answer], frame) -> None:  # type: ignore[no-untyped-def]
     html = show(scene, frame, answers)
     for t in range(4):
         assert f'alt="dp-3, iteration {t}"' in html
@@ -146,9 +160,9 @@ def test_the_film_has_pictures_errors_curves_and_figures(scene: Scene, answers: 
     assert "no truth" not in html
 
 
-def test_without_truth_the_film_shows_what_changed(scene: Scene, frame, answers: list[Answer]) -> None:  # type: ignore[no-untyped-def]
+def test_without_truth_it_shows_what_changed(scene: Scene, frame, answers: list[Answer]) -> None:  # type: ignore[no-untyped-def]
     blind = observe(scene, "none", 0.0)
-    html = show(scene, blind, [answer("reading", Catalogue().denoiser("reading"), blind), answers[0]])
+    html = show(scene, blind, [answer("reading", (BASELINES["reading"].denoise, None), blind), answers[0]])
     assert 'alt="truth"' not in html
     assert "PSNR" not in html
     assert " dB<" not in html
@@ -157,7 +171,7 @@ def test_without_truth_the_film_shows_what_changed(scene: Scene, frame, answers:
 
 
 def test_systems_without_a_descent_have_no_slider(scene: Scene, frame) -> None:  # type: ignore[no-untyped-def]
-    html = show(scene, frame, [answer("tv", Catalogue().denoiser("tv"), frame)])
+    html = show(scene, frame, [answer("tv", TV, frame)])
     assert "<input" not in html
     assert "energy, less" not in html
 

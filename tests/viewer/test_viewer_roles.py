@@ -1,4 +1,4 @@
-"""Sentences, arcs, broken constraints, and the film of them."""
+"""Sentences, arcs, broken constraints, and how they are shown."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from spen.tasks.srl.conllu import conllu_text
 from spen.tasks.srl.decoding import violations
 from spen.tasks.srl.drawing import PLAIN, RIGHT, WRONG
+from spen.tasks.srl.formats.conllu import conllu_text
 from spen.tasks.srl.predict import Labeller
-from spen.viewer.roles import (
+from spen.tasks.srl.views import (
     DECODERS,
     MAX_CHARACTERS,
     MAX_TOKENS,
@@ -115,7 +115,7 @@ def test_the_last_decoding_is_what_predict_says(labeller: Labeller, first: Follo
         assert decoded(first, len(first.outputs) - 1, decoder) == labeller([first.sentence], decoder=decoder)[0]
 
 
-def test_the_film_has_panels_status_and_curves(first: Followed) -> None:
+def test_the_answer_has_panels_status_and_curves(first: Followed) -> None:
     html = show(first, "ad3")
     assert html.count('<section class="predicate">') == 2
     assert re.findall(r'<p class="status( bad)?" data-t="0">([^<]*)</p>', html) == [

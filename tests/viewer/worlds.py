@@ -11,12 +11,15 @@ import torch
 from torch import Tensor, nn
 
 import spen
+from spen.builders import Origin
 from spen.domains import Reals
+from spen.energies import Energy
 from spen.gradients import Exact
-from spen.protocols import Domain, Energy
+from spen.pretrained import write_config
+from spen.protocols import Domain
 from spen.rules import GradientDescent
-from spen.tasks.denoising.experiment import train
 from spen.tasks.denoising.recipes import find_recipe, find_regime
+from spen.tasks.denoising.train import train
 
 
 def train_small(folder: Path, *, epochs: int = 4) -> Path:
@@ -30,8 +33,9 @@ def train_small(folder: Path, *, epochs: int = 4) -> Path:
 
 
 def fake_run(folder: Path, *, task: str = "denoising", entries: int = 0, **recipe: Any) -> Path:
-    """A folder that looks like a run in training: run.json and as many epochs."""
+    """A folder that looks like a run in training: run.json, config.json and as many epochs."""
     folder.mkdir(parents=True)
+    write_config(folder, Origin(task, {}))
     description = {"recipe": {"name": "foe-3", "task": task, "data": "rooms", **recipe}, "seed": 0}
     (folder / "run.json").write_text(json.dumps(description))
     if entries:

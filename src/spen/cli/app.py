@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
-from spen import __version__
-from spen.cli import bench, compare, evaluate, export, listing, predict, reproduce, score, train, view
+from spen import __version__, tasks
+from spen.cli import bench, evaluate, export, listing, predict, reproduce, train, view
 from spen.cli.data import data
 from spen.cli.terminal import examples
 
@@ -44,9 +45,11 @@ app.command("train", epilog=train.EXAMPLES)(train.train)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.evaluate)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("reproduce", epilog=reproduce.EXAMPLES)(reproduce.reproduce)
-app.command("score", epilog=score.EXAMPLES)(score.score)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 app.command("bench", epilog=bench.EXAMPLES)(bench.bench)
 app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("view", epilog=view.EXAMPLES)(view.view)
 app.add_typer(data, name="data")
+for _task in tasks.every().values():
+    for _command in _task.commands:
+        _module, _function = _command.function.split(":")
+        app.command(_command.name, epilog=examples(*_command.examples))(getattr(import_module(_module), _function))

@@ -2,53 +2,61 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from spen.cli.catalogue import complete_model, find_recipe
-from spen.cli.options import Device, Json, check_device, describe_model
+from spen.cli.options import Json, OnDevice, check_options, task_examples, with_task_options
 from spen.cli.terminal import answer, examples, working
 
 if TYPE_CHECKING:
     from spen.tasks.bench import Report
 
-EXAMPLES = examples(
-    "spen bench dp-3 --batch 1 --size 24x32",
-    "spen bench bibtex-end-to-end --batch 4 --json",
-)
+EXAMPLES = examples(*task_examples("bench"))
 
 
+@with_task_options("bench")
 def bench(
     model: Annotated[
         str,
         typer.Argument(
-            help="A run folder, a model shipped with the package, or a recipe.", autocompletion=complete_model
+            help="A model of the package, a run folder, an exported folder or a recipe.", autocompletion=complete_model
         ),
     ],
-    device: Annotated[Device | None, typer.Option(help="The GPU if there is one, if not given.")] = None,
+    device: OnDevice = "auto",
     batch: Annotated[int | None, typer.Option(min=1, help="Examples; the recipe's number if not given.")] = None,
-    size: Annotated[str, typer.Option(metavar="HxW", help="Images: their size; the recipe's if not given.")] = "",
-    repeats: Annotated[int, typer.Option(min=1, help="The best of so many timings counts.")] = 3,
+    repeats: Annotated[int, typer.Option(min=1, help="Timings of each strategy; the best one counts.")] = 3,
     as_json: Json = False,
+    options: dict[str, Any] | None = None,
 ) -> None:
-    """Time every gradient strategy for a model on this device: what `gradient=Auto()` would choose, and why."""
-    task, name, trained = _find(model)
-    shape = _shape(size)
-    if device is not None:
-        check_device(device)
+    """Time every gradient strategy for a model on this device, and say what `gradient=Auto()` would choose."""
+    from spen import tasks
+    from spen.models import find_model, shipped
+
+    saved = find_model(model) if Path(model).is_dir() or model in shipped() else None
+    if saved is not None:
+        task, name = tasks.find(saved.task), model
+    else:
+        try:
+            task, name = find_recipe(model)
+        except ValueError as error:
+            known = ", ".join(shipped())
+            raise ValueError(f"{model!r} is no run folder and no model of the package ({known}), and {error}") from None
+    check_options("bench", task, options or {})
     with working("timing every strategy"):
         import torch
 
-        from spen.tasks.bench import open_model, time_strategies
+        from spen.tasks.bench import time_strategies
+        from spen.tasks.options import resolve_device
 
-        place = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        opened = open_model(task, name, batch=batch, size=shape, device=place, trained=trained)
-        report = time_strategies(opened.model, opened.x, repeats=repeats)
+        place = resolve_device(device)
+        torch.manual_seed(0)
+        opened = task.fresh(name) if saved is None else task.open(saved)
+        report = time_strategies(opened, batch=batch, device=place, repeats=repeats, **(options or {}))
     if as_json:
-        answer({"model": model, "task": task, **report.as_dict()})
+        answer({"model": model, "task": task.name, **report.as_dict()})
     else:
         typer.echo("\n".join(lines(model, report)))
 
@@ -69,26 +77,3 @@ def lines(model: str, report: Report) -> list[str]:
     text += [f"  {t.strategy:{width}s}  not possible: {t.problem}" for t in report.strategies if t.problem is not None]
     text.append(f"  (memory: {report.memory})")
     return text
-
-
-def _find(model: str) -> tuple[str, str, bool]:
-    """(task, name, whether it has trained weights) of a run folder, a shipped model or a recipe."""
-    from spen.tasks.shipped import shipped
-
-    if Path(model).is_dir() or model in shipped():
-        return str(describe_model(model).get("task")), model, True
-    try:
-        task, name = find_recipe(model)
-    except ValueError as error:
-        known = ", ".join(shipped())
-        raise ValueError(f"{model!r} is no run folder and no model of the package ({known}), and {error}") from None
-    return task, name, False
-
-
-def _shape(size: str) -> tuple[int, int] | None:
-    if not size:
-        return None
-    match = re.fullmatch(r"(\d+)x(\d+)", size)
-    if match is None or min(int(match[1]), int(match[2])) < 8:
-        raise ValueError(f"--size takes HxW in pixels, 8x8 or more, as 96x128; not {size!r}")
-    return int(match[1]), int(match[2])

@@ -2,158 +2,97 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from spen.cli.catalogue import data_sets
-from spen.cli.options import Device, Json, check_device
+from spen import tasks
+from spen.cli.options import Json, task_examples, with_options
 from spen.cli.terminal import answer, counted, examples, working
+from spen.tasks.task import Dataset
 
 data = typer.Typer(no_args_is_help=True, help="Data: what there is, downloads with checksums, and making it.")
 
-FETCH = ("7scenes", "ewt")
-MAKE = ("7scenes", "ewt", "conll2005")
+
+def _sets(action: str = "") -> dict[str, Dataset]:
+    """Data sets by name; those that can be fetched or made."""
+    every = {d.name: d for task in tasks.every().values() for d in task.datasets.values()}
+    return {name: d for name, d in every.items() if not action or getattr(d, action)}
 
 
 @data.command("list", epilog=examples("spen data list", "spen data list --json"))
 def list_data(as_json: Json = False) -> None:
     """The data sets, and whether they are here. SPEN_DATA names the folder to look in."""
-    listed = data_sets()
+    listed = [(task.name, d) for task in tasks.every().values() for d in task.datasets.values() if d.trains]
     if as_json:
-        entries = [
-            {"task": d.task, "name": d.name, "about": d.about, "built_in": d.folder is None, "place": d.place()}
-            for d in listed
-        ]
-        answer(entries)
+        answer(
+            [
+                {"task": t, "name": d.name, "about": d.about, "built_in": d.folder is None, "place": d.place()}
+                for t, d in listed
+            ]
+        )
         return
-    for d in listed:
+    for task, d in listed:
         place = d.place()
-        if d.folder is None:
-            where = "built in"
-        elif place is not None:
-            where = str(place)
-        else:
-            where = f"not here: {d.get}" if d.get else f"not here: put {d.folder} into the folder SPEN_DATA names"
-        typer.echo(f"{d.name:12s} {d.task}: {d.about}\n{'':12s} {where}")
+        where = "built in" if d.folder is None else str(place) if place is not None else f"not here: {d.obtain}"
+        typer.echo(f"{d.name:12s} {task}: {d.about}\n{'':12s} {where}")
 
 
-@data.command("fetch", epilog=examples("spen data fetch ewt", "spen data fetch 7scenes --scene redkitchen"))
+def _with_options(action: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that data sets declare; those that were given arrive in ``options``."""
+    return with_options((o, d.name) for d in _sets(action).values() for o in getattr(d, f"{action}_options"))
+
+
+def _find(name: str, action: str, options: dict[str, Any]) -> tuple[Dataset, Callable[..., Any]]:
+    known = _sets(action)
+    if name not in known:
+        raise ValueError(f"there is no data set {name!r} to {action}; there are {', '.join(known)}")
+    own = {option.name: option for option in getattr(known[name], f"{action}_options")}
+    for given in options:
+        if given not in own:
+            raise ValueError(f"{name} has no option --{given.replace('_', '-')}")
+    module, function = getattr(known[name], action).split(":")
+    return known[name], getattr(import_module(module), function)
+
+
+@data.command("fetch", epilog=examples(*task_examples("fetch")))
+@_with_options("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="7scenes or ewt.", autocompletion=lambda: list(FETCH))],
+    name: Annotated[
+        str, typer.Argument(help=f"{', '.join(_sets('fetch'))}.", autocompletion=lambda: list(_sets("fetch")))
+    ],
     folder: Annotated[Path | None, typer.Option(help="Where to; the cache folder if not given.")] = None,
-    scene: Annotated[
-        str | None,
-        typer.Option(help="Of 7-Scenes: chess, fire, heads, office, pumpkin, redkitchen (if not given) or stairs."),
-    ] = None,
+    options: dict[str, Any] | None = None,
 ) -> None:
     """Download a data set, resumable and with checksums; print where it lies."""
-    if name not in FETCH:
-        raise ValueError(f"there is no data set {name!r} to fetch; there are {' and '.join(FETCH)}")
-    if name == "ewt":
-        if scene is not None:
-            raise ValueError("--scene is of 7scenes; ewt has none")
-        from spen.tasks.srl.download import fetch_ewt
-
-        archives = fetch_ewt(folder or _raw("ewt"), progress=sys.stderr.isatty())
-        typer.echo(f"{archives.treebank}\n{archives.propbank}")
-        return
-    from spen.tasks.denoising.download import fetch_sevenscenes
-
-    scene = scene or "redkitchen"
-    where = folder or _raw("7scenes", scene).parent
-    typer.echo(str(fetch_sevenscenes(scene, where, show_progress=sys.stdout.isatty())))
+    _, function = _find(name, "fetch", options or {})
+    for path in function(folder, **(options or {})):
+        typer.echo(str(path))
 
 
-@data.command(
-    "make",
-    epilog=examples(
-        "spen data make ewt",
-        "spen data make 7scenes --source redkitchen --out prepared",
-        "spen data make conll2005 --source conll05st-release --ptb treebank_3/parsed/mrg/wsj",
-    ),
-)
+@data.command("make", epilog=examples(*task_examples("make")))
+@_with_options("make")
 def make(
-    name: Annotated[str, typer.Argument(help="7scenes, ewt or conll2005.", autocompletion=lambda: list(MAKE))],
+    name: Annotated[
+        str, typer.Argument(help=f"{', '.join(_sets('make'))}.", autocompletion=lambda: list(_sets("make")))
+    ],
     source: Annotated[Path | None, typer.Option(help="The downloaded folder; where fetch put it if not given.")] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where the prepared form goes; where --data finds it if not given.")
     ] = None,
-    ptb: Annotated[Path | None, typer.Option(help="For conll2005: the Penn Treebank.")] = None,
-    device: Annotated[Device, typer.Option(help="For 7scenes: where it is fused.")] = "cpu",
     as_json: Json = False,
+    options: dict[str, Any] | None = None,
 ) -> None:
     """Make the prepared form of a downloaded data set; print what it holds."""
-    makers: dict[str, Callable[[], dict[str, Any]]] = {
-        "7scenes": lambda: _sevenscenes(source, out, device),
-        "ewt": lambda: _ewt(source, out),
-        "conll2005": lambda: _conll2005(source, out, ptb),
-    }
-    if name not in makers:
-        raise ValueError(f"there is no data set {name!r} to make; there are 7scenes, ewt and conll2005")
-    if ptb is not None and name != "conll2005":
-        raise ValueError(f"--ptb is for conll2005; {name} needs no treebank")
-    if device != "cpu" and name != "7scenes":
-        raise ValueError(f"--device is for 7scenes; {name} is made on the CPU")
-    check_device(device)
-    made = makers[name]()
+    _, function = _find(name, "make", options or {})
+    with working("making it"):
+        made = function(source, out, progress=counted, **(options or {}))
     if as_json:
         answer(made)
         return
     typer.echo(f"{made['folder']}: " + ", ".join(f"{n} {split}" for split, n in made["sizes"].items()))
     if made.get("dropped"):
-        typer.echo(f"{made['dropped']} sentences were dropped: the two sources disagree about their words")
-
-
-def _raw(*parts: str) -> Path:
-    """Where downloads go."""
-    from spen.tasks.locations import cache_folder
-
-    return cache_folder() / "raw" / Path(*parts)
-
-
-def _prepared(*parts: str) -> Path:
-    """Where --data looks."""
-    from spen.tasks.locations import cache_folder
-
-    return cache_folder() / Path(*parts)
-
-
-def _sevenscenes(source: Path | None, out: Path | None, device: str) -> dict[str, Any]:
-    source = source or _raw("7scenes", "redkitchen")
-    out = out or _prepared("denoising", source.name)
-    with working("loading"):
-        from spen.tasks.denoising.sevenscenes import prepare
-    return {"folder": out, "unit": "frames", "sizes": prepare(source, out, device=device, progress=counted)}
-
-
-def _ewt(source: Path | None, out: Path | None) -> dict[str, Any]:
-    from spen.tasks.srl.download import find_archives
-    from spen.tasks.srl.ewt import make_ewt
-
-    source, out = source or _raw("ewt"), out or _prepared("srl", "ewt")
-    archives = find_archives(source)
-    if archives is None:
-        raise ValueError(f"{source} does not hold the two archives of EWT; `spen data fetch ewt` downloads them")
-    with working("joining the treebank and the propositions"):
-        join = make_ewt(archives.treebank, archives.propbank)
-        join.write(out)
-    sizes = {split: len(sentences) for split, sentences in join.splits.items()}
-    return {"folder": out, "unit": "sentences", "sizes": sizes, "dropped": len(join.dropped)}
-
-
-def _conll2005(source: Path | None, out: Path | None, ptb: Path | None) -> dict[str, Any]:
-    if ptb is None:
-        raise ValueError("conll2005 has no words of its own: give the Penn Treebank with --ptb DIR")
-    if source is None:
-        raise ValueError("give the folder of the shared task's release with --source DIR")
-    if out is not None:
-        raise ValueError("the words of conll2005 are put into its --source folder; leave --out away")
-    from spen.tasks.srl.penn import make_conll2005
-
-    with working("putting the words back"):
-        made = make_conll2005(ptb, source)
-    return {"folder": source, "unit": "sentences", "sizes": {m.file.name: m.sentences for m in made}}
+        typer.echo(f"{made['dropped']} {made['unit']} were dropped: the two sources disagree about their words")

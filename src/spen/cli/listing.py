@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import typer
 
-from spen.cli.catalogue import recipes
 from spen.cli.options import Json
 from spen.cli.terminal import answer, examples
 
@@ -14,16 +13,23 @@ EXAMPLES = examples("spen list", "spen list --json")
 
 
 def list_recipes(as_json: Json = False) -> None:
-    """Every recipe, with the published figure for it; `spen train` takes their names."""
-    listed = recipes()
+    """Every recipe with its published figure, which `spen train` takes; and every model that can be used at once."""
+    from spen import tasks
+    from spen.models import find_model, shipped
+
+    known = tasks.every()
+    models = {name: (find_model(name).task, about) for name, about in shipped().items()}
     if as_json:
-        answer([asdict(entry) for entry in listed])
+        recipes = [{"task": t.name, **asdict(x), "unit": t.unit} for t in known.values() for x in t.recipes.values()]
+        entries = [{"name": name, "task": task, "about": about} for name, (task, about) in models.items()]
+        answer({"recipes": recipes, "models": entries})
         return
-    width = max(len(entry.name) for entry in listed)
-    task = ""
-    for entry in listed:
-        if entry.task != task:
-            task = entry.task
-            typer.echo(f"{task} ({entry.unit})")
-        paper = "" if entry.paper is None else f"{entry.paper:.2f}"
-        typer.echo(f"  {entry.name:{width}s}  {paper:>6s}  {entry.about}")
+    width = max(len(name) for task in known.values() for name in task.recipes)
+    for task in known.values():
+        typer.echo(f"{task.name} ({task.unit})")
+        for entry in task.recipes.values():
+            figure = "" if entry.published is None else f"{entry.published:.2f}"
+            typer.echo(f"  {entry.name:{width}s}  {figure:>6s}  {entry.about}")
+    typer.echo("models that come with the package: spen predict MODEL INPUT -o OUT")
+    for name, (task_name, about) in models.items():
+        typer.echo(f"  {name:{width}s}  {task_name}: {about}")

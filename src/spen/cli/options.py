@@ -1,84 +1,95 @@
-"""What several commands share."""
+"""What several commands share: options, and those that tasks add to a command."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+import inspect
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
 if TYPE_CHECKING:
-    from spen.tasks.srl.corpora import Splits
+    from spen.tasks.task import Option, Task
 
 Split = Literal["train", "dev", "test"]
-Device = Literal["cpu", "cuda"]
-Accelerator = Literal["auto", "cpu", "gpu"]
+Device = Literal["auto", "cpu", "cuda"]
 
-Json = Annotated[bool, typer.Option("--json", help="For a program to read.")]
-OnDevice = Annotated[Device, typer.Option(help="Where the model runs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+OnDevice = Annotated[Device, typer.Option(help="Where it runs; auto: on the GPU if there is one.")]
 Seconds = Annotated[
-    float | None, typer.Option(min=1, help="Stop after these; the same command goes on later, exit status 3.")
+    float | None, typer.Option(min=1, help="Stop after so many; the same command goes on later, exit status 3.")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an option of the recipe.")
 ]
 
 OUT_OF_TIME = 3
 """The exit status that asks for the same command again."""
 
 
-def parse_settings(options: list[str]) -> dict[str, str]:
-    """KEY=VALUE pairs of --set."""
-    settings = {}
-    for option in options:
-        key, equals, value = option.partition("=")
-        if not equals or not key:
-            raise ValueError(f"--set takes KEY=VALUE, not {option!r}")
-        settings[key.strip()] = value.strip()
-    return settings
+def with_task_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options that tasks declare for a command; those that were given arrive in ``options``."""
+    return with_options((option, ", ".join(tasks)) for option, tasks in _declared(command).values())
 
 
-def check_device(device: str) -> None:
-    """A card that is not there is a mistake to tell before anything is read."""
-    if device in ("cuda", "gpu"):
-        import torch
+def with_options(declared: Iterable[tuple[Option, str]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add options, each with whose it is; of two with one name the first. Those given arrive in ``options``."""
+    named = {option.name: (option, whose) for option, whose in reversed(list(declared))}
 
-        if not torch.cuda.is_available():
-            raise ValueError(f"there is no {device} here that torch can use; leave the option away to run on the CPU")
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        hints = get_type_hints(function, include_extras=True)
+        parameters = inspect.signature(function).parameters
+        own = [p.replace(annotation=hints[n]) for n, p in parameters.items() if n != "options"]
+        added = [_parameter(option, f"{whose}: {option.help}") for option, whose in reversed(named.values())]
 
+        @wraps(function)
+        def run(**given: Any) -> None:
+            extra = {name: given.pop(name) for name in named}
+            function(**given, options={name: value for name, value in extra.items() if value is not None})
 
-def open_roles(data: str) -> tuple[str, Splits, Path | None]:
-    """(name, splits, word vectors) of role labelling data: builtin, ewt, or a folder that holds EWT."""
-    from spen.tasks.locations import find_data
-    from spen.tasks.srl.corpora import builtin_splits, ewt_splits
+        run.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in (*own, *added)}
+        del run.__wrapped__  # type: ignore[attr-defined]
+        return run
 
-    if data in ("", "builtin"):
-        return "builtin", builtin_splits(3000), None
-    folder = find_data("srl") if data == "ewt" else Path(data)
-    if not folder.is_dir():
-        raise ValueError(f"there is no data set {data!r} for role labelling; there are builtin, ewt, or a folder")
-    vectors = folder / "embeddings"
-    return "ewt", ewt_splits(folder), vectors if vectors.is_dir() else None
-
-
-def run_recipe(folder: Path) -> dict[str, Any]:
-    """The recipe that a run folder was trained with."""
-    import json
-
-    path = folder / "run.json"
-    if not path.is_file():
-        raise ValueError(f"{folder} is not a run: it has no run.json")
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["recipe"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} cannot be read ({error}); train the run again") from None
+    return decorate
 
 
-def describe_model(model: str) -> dict[str, Any]:
-    """The recipe of a run folder, or what stands beside the weights of a saved or shipped model; all name the task."""
-    from spen.pretrained import is_pretrained, read_config
-    from spen.tasks.shipped import about, check_model
+def check_options(command: str, task: Task, options: dict[str, Any]) -> None:
+    """Options of another task are a mistake."""
+    own = {option.name for option in task.options.get(command, ())}
+    for name in options:
+        if name not in own:
+            option, tasks = _declared(command)[name]
+            raise ValueError(f"{option.spelled} is an option of {' and '.join(tasks)}, not of {task.name}")
 
-    check_model(model)
-    folder = Path(model)
-    if folder.is_dir() and is_pretrained(folder):
-        config = read_config(folder)
-        return {**config["settings"], "task": config["builder"]}
-    return run_recipe(folder) if folder.is_dir() else about(model)
+
+def _declared(command: str) -> dict[str, tuple[Option, list[str]]]:
+    """Options by name, with the tasks that have them."""
+    from spen import tasks
+
+    found: dict[str, tuple[Option, list[str]]] = {}
+    for task in tasks.every().values():
+        for option in task.options.get(command, ()):
+            if option.name in found and found[option.name][0].type != option.type:
+                raise ValueError(f"{option.spelled} of {task.name} has another type than that of another task")
+            found.setdefault(option.name, (option, []))[1].append(task.name)
+    return found
+
+
+def _parameter(option: Option, text: str) -> inspect.Parameter:
+    """An option of a task as typer takes it; None if it is not given."""
+    plain = isinstance(option.type, type) or getattr(option.type, "__origin__", None) is Literal
+    metavar = None if plain else "TEXT"
+    parser = None if plain else option.type
+    details = typer.Option(option.spelled, help=text, parser=parser, metavar=metavar, min=option.least)
+    kind: Any = Annotated[(option.type if plain else str) | None, details]  # type: ignore[valid-type]
+    return inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def task_examples(command: str) -> list[str]:
+    """What tasks show in the help of a command."""
+    from spen import tasks
+
+    return [example for task in tasks.every().values() for example in task.examples.get(command, ())]

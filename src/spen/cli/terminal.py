@@ -27,7 +27,7 @@ def examples(*commands: str) -> str:
 
 
 def answer(value: Any) -> None:
-    """JSON for a program to read, alone on stdout; NaN, which JSON has not, becomes null."""
+    """JSON, alone on stdout; NaN, which JSON does not know, becomes null."""
     typer.echo(json.dumps(_plain(value), indent=1, ensure_ascii=False))
 
 
@@ -74,23 +74,6 @@ def counted(things: Iterable[T], total: int, text: str) -> Iterator[T]:
         for thing in things:
             yield thing
             done()
-
-
-class Watched:
-    """A set of frames that counts how often one is taken."""
-
-    def __init__(self, frames: Any, done: Callable[[], None]) -> None:
-        self.frames, self.done = frames, done
-
-    def __len__(self) -> int:
-        return len(self.frames)
-
-    def name(self, index: int) -> str:
-        return self.frames.name(index)
-
-    def frame(self, index: int, epoch: int = 0) -> Any:
-        self.done()
-        return self.frames.frame(index, epoch)
 
 
 @contextmanager

@@ -39,10 +39,10 @@ class Iterates:
 
 @dataclass(frozen=True)
 class Descend:
-    """The loop with its parts: call it to run, ``step`` to take one turn's cheap half again.
+    """The loop with its parts: call it to run the descent; ``step`` recomputes one step from a known gradient.
 
-    ``masked`` takes every step and holds examples that have arrived by a mask: the same answers with no word from
-    the device to the host, which a captured loop needs.
+    ``masked`` takes all steps and keeps converged examples where they are by a mask. The answers are the same, without
+    a synchronisation of device and host, which a CUDA graph cannot hold.
     """
 
     domain: Domain

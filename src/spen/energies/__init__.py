@@ -1,10 +1,9 @@
 """Energies and what they are made of."""
 
-from spen.energies.compose import EntropySmoothed, Linear, NegativeEntropy, Scaled, Sum
+from spen.energies.compose import Energy, EntropySmoothed, Linear, NegativeEntropy, Scaled, Sum
 from spen.energies.constraints import SoftNand, soft_nand
 from spen.energies.convex import ICNN, NonNegativeConv2d, NonNegativeLinear
 from spen.energies.smooth import SoftAbs, Softplus
-from spen.protocols import Energy
 
 __all__ = [
     "ICNN",

@@ -1,8 +1,10 @@
-"""Energies made of energies: E = E^g + Σ_i E_i^l, weighted and smoothed by an entropy (Sec. 4.2 and 5)."""
+"""Energy, and energies made of energies: E = E^g + Σ_i E_i^l, weighted and smoothed by an entropy (Sec. 4.2 and 5)."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -10,10 +12,59 @@ from torch import Tensor, nn
 
 from spen.arguments import require
 from spen.parameters import Positive
-from spen.protocols import Energy, Features
+from spen.protocols import Features, Formula
 from spen.tensors import flat
 
 Term = tuple[str, Callable[[Tensor, Features], Tensor], bool]
+
+
+class Energy(nn.Module, ABC):
+    """E(y; F(x)): one number per example, low where y is a good answer for x.
+
+    Subclass it and write ``forward``; energies then add up and scale: ``local + 0.5 * prior - other``, ``sum(terms)``.
+    Each example is scored alone: no term may mix rows of the batch.
+    """
+
+    closed_form = False
+    """True for cheap terms with exact second derivatives everywhere, such as an entropy. Strategies that
+    approximate a black box still differentiate these exactly."""
+
+    @abstractmethod
+    def forward(self, y: Tensor, features: Features) -> Tensor:  # (B, …), pytree -> (B,)
+        """The energy of each example."""
+
+    def __call__(self, y: Tensor, features: Features) -> Tensor:
+        return super().__call__(y, features)
+
+    def terms(self) -> Iterator[tuple[str, Callable[[Tensor, Features], Tensor], bool]]:
+        """Yield (name, function, closed_form) of every summand, so that reports can name the guilty one."""
+        yield type(self).__name__, self, self.closed_form
+
+    def formula(self, features: Features) -> Formula | None:
+        """∇E written out for these features, for ``gradient=Written()``; None: autograd has to find it."""
+        return None
+
+    def __add__(self, other: nn.Module) -> Sum:
+        return Sum(self, other) if isinstance(other, nn.Module) else NotImplemented
+
+    def __radd__(self, other: nn.Module | Literal[0]) -> Energy:  # a plain module, or the 0 that sum() begins with
+        if isinstance(other, int) and other == 0:
+            return self
+        return Sum(other, self) if isinstance(other, nn.Module) else NotImplemented
+
+    def __mul__(self, weight: float | Tensor) -> Scaled:
+        return Scaled(self, weight) if isinstance(weight, Real | Tensor) else NotImplemented  # type: ignore[arg-type]
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Scaled:
+        return self * -1.0
+
+    def __sub__(self, other: nn.Module) -> Sum:
+        return Sum(self, Scaled(other, -1.0)) if isinstance(other, nn.Module) else NotImplemented
+
+    def __rsub__(self, other: nn.Module) -> Sum:
+        return Sum(other, -self) if isinstance(other, nn.Module) else NotImplemented
 
 
 def terms_of(energy: nn.Module) -> list[Term]:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
+from spen.energies.compose import Energy
 from spen.parameters import Positive
-from spen.protocols import Energy, Features
+from spen.protocols import Features
 
 Pairs = Callable[[Tensor, Features], tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]]
 

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from spen.energies.compose import Energy
 from spen.energies.smooth import Softplus
-from spen.protocols import Energy, Features
+from spen.protocols import Features
 
 
 class NonNegativeLinear(nn.Module):

@@ -27,6 +27,7 @@ from spen.export.predictor import (
 )
 from spen.export.quiet import quiet
 from spen.model import SPEN
+from spen.storage import replacing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -77,10 +78,8 @@ def export_onnx(
     _name_sizes(y, shape)
     whole.metadata_props.update({"spen": __version__, **(metadata or {})})
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    ir.save(whole, temporary)
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        ir.save(whole, temporary)
     return path
 
 

@@ -12,6 +12,7 @@ import torch
 from spen.export.predictor import Shapes, trace
 from spen.export.quiet import quiet
 from spen.model import SPEN
+from spen.storage import replacing
 
 __all__ = ["export_program"]
 
@@ -38,16 +39,13 @@ def export_program(
     if compiled:
         _require_compiler()
     program = trace(model, x, shapes=shapes, descend=descend)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"part-{path.name}")
-    with quiet():
+    with replacing(path) as temporary, quiet():
         if decompositions:
             program = program.run_decompositions(dict(decompositions))
         if compiled:
             torch._inductor.aoti_compile_and_package(program, package_path=str(temporary))
         else:
             torch.export.save(program, temporary)
-    temporary.replace(path)
     return path
 
 

@@ -6,8 +6,9 @@ from torch import Tensor
 
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, identity
+from spen.energies import Energy
 from spen.gradients.exact import Exact
-from spen.protocols import Energy, Formula, GradientStrategy
+from spen.protocols import Formula, GradientStrategy
 
 
 class Written(GradientStrategy):

@@ -12,8 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spen.domains import Box, Reals, Simplex
+from spen.energies import Energy
 from spen.energies.compose import one_per_example
-from spen.protocols import Domain, Energy, Features
+from spen.protocols import Domain, Features
 from spen.tensors import flat
 
 

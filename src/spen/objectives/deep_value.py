@@ -11,11 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spen.arguments import require_function
+from spen.energies import Energy
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
 from spen.objectives.mismatch import Once
 from spen.objectives.targets import point_of, require_truth, type_of
-from spen.protocols import Energy, Features, Loss, Objective
+from spen.protocols import Features, Loss, Objective
 
 Draw = Literal["truth", "inference", "adversarial", "mixed"]
 Fit = Literal["squared", "cross_entropy"]

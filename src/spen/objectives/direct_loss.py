@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spen.arguments import require_function
 from spen.model import SPEN
+from spen.objectives.losses import per_example
 from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.structured_hinge import LossAugmented
 from spen.protocols import Features, Loss, Objective
@@ -50,10 +51,4 @@ class DirectLoss(Objective):
             return answer, model.minimizer(perturbed, (features, target), start).output
 
     def _bonus(self, y: Tensor, target: Any) -> Tensor:
-        cost = self.loss(y, target)
-        if cost.shape != (y.shape[0],):
-            raise ValueError(
-                f"direct loss minimisation needs Δ per example, shape ({y.shape[0]},); "
-                f"the loss returned {tuple(cost.shape)}"
-            )
-        return -self.epsilon * cost
+        return -self.epsilon * per_example(self.loss, y, target, "direct loss minimisation")

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from spen.arguments import require_function
+from spen.energies import Energy
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
 from spen.objectives.losses import per_example
 from spen.objectives.mismatch import Once, refuse_mismatch
 from spen.objectives.targets import point_of, require_truth
-from spen.protocols import Energy, Features, Loss, Objective
+from spen.protocols import Features, Loss, Objective
 
 
 class LossAugmented(Energy):

@@ -1,7 +1,7 @@
 """Tasks: kinds of problems with recipes, data and metrics of their own, and the registry that finds them.
 
-    spen.tasks.find("denoising")
-    spen.tasks.register(MyTask())          # or an entry point of the group "spen.tasks"
+spen.tasks.find("denoising")
+spen.tasks.register(MyTask())          # or an entry point of the group "spen.tasks"
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+from collections.abc import Callable
 from importlib import metadata
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from spen.model import SPEN
     from spen.tasks.task import Task
 
 __all__ = ["every", "find", "register"]
@@ -44,6 +46,11 @@ def find(name: str) -> Task:
     if name not in known:
         raise ValueError(f"there is no task {name!r}; there are {', '.join(known)}")
     return known[name]
+
+
+def builders() -> dict[str, Callable[..., SPEN]]:
+    """How the models of each task are built again from their config.json."""
+    return {name: task.rebuild for name, task in every().items()}
 
 
 @functools.cache

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import spen
 from spen.descent.loop import Descend, Iterates
@@ -23,10 +22,10 @@ from spen.gradients import (
 )
 from spen.gradients.auto_trial import Clock, distance, sentence, training_step
 from spen.protocols import GradientStrategy
+from spen.tasks.task import Opened
 from spen.tensors import tree_map
-from spen.training import Run
 
-__all__ = ["Opened", "Report", "Timed", "open_model", "time_strategies"]
+__all__ = ["Report", "Timed", "time_model", "time_strategies"]
 
 
 @dataclass(frozen=True)
@@ -56,16 +55,18 @@ class Report:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A model and a batch for it."""
+def time_strategies(
+    opened: Opened, *, batch: int | None = None, device: str = "cpu", repeats: int = 3, **options: Any
+) -> Report:
+    """Measure every strategy on a batch of the model's task, and say which one `Auto` would use."""
+    x = tree_map(lambda t: t.to(device), opened.batch(batch, **options))
+    assert opened.model is not None
+    # Dropout would make gradients of two strategies incomparable.
+    return time_model(opened.model.to(device).eval().requires_grad_(True), x, repeats=repeats)
 
-    model: spen.SPEN
-    x: Any
 
-
-def time_strategies(model: spen.SPEN, x: Any, *, repeats: int = 3) -> Report:
-    """Measure every strategy on this batch, and say which one `Auto` would use."""
+def time_model(model: spen.SPEN, x: Any, *, repeats: int = 3) -> Report:
+    """The same for any model and batch."""
     own = model.minimizer
     observer = _Observer(repeats)
     watched = spen.SPEN(
@@ -174,103 +175,3 @@ class _Kept:
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-
-
-def open_model(
-    task: str, name: str, *, batch: int | None, size: tuple[int, int] | None, device: str, trained: bool
-) -> Opened:
-    """The model of a run folder or shipped model (``trained``), or of a recipe with fresh weights; and a batch."""
-    if size is not None and task != "denoising":
-        raise ValueError(f"--size is for images; {name} is a model of {task}")
-    torch.manual_seed(0)
-    if task == "denoising":
-        opened = _denoising(name, batch, size, trained)
-    elif task == "srl":
-        opened = _roles(name, batch, trained)
-    elif task == "multilabel":
-        opened = _label_sets(name, batch, trained)
-    else:
-        raise ValueError(f"{name} is of the task {task!r}, which this version of spen does not know")
-    moved = tree_map(lambda t: t.to(device), opened.x)
-    # Dropout would make gradients of two strategies incomparable.
-    return Opened(opened.model.to(device).eval().requires_grad_(True), moved)
-
-
-def _denoising(name: str, batch: int | None, size: tuple[int, int] | None, trained: bool) -> Opened:
-    from spen.tasks.denoising.experiment import build, load_run
-    from spen.tasks.denoising.priors import Observation
-    from spen.tasks.denoising.recipes import Recipe, System, find_recipe, find_regime
-    from spen.tasks.shipped import about
-
-    held: dict[str, Any] = {"recipe": name, "data": "rooms", "options": {}}
-    model: spen.SPEN | None
-    if trained and Path(name).is_dir():
-        _, model = load_run(name)
-        described = Run.open(name).description()["recipe"]
-        held = {"recipe": described["name"], "data": described["data"], "options": {}}
-    elif trained:
-        held = about(name)
-    recipe: Recipe = find_recipe(held["recipe"]).restored(held["options"])
-    regime = find_regime(held["data"])
-    if not isinstance(recipe.method, System):
-        raise ValueError(f"{recipe.name} has no descent to differentiate; name a recipe with an energy, dp-3 say")
-    if not (trained and Path(name).is_dir()):
-        model, _ = build(recipe, regime)
-        if trained:
-            _load_shipped(model, name)
-    assert model is not None
-    height, width = size or recipe.schedule.crop
-    coarse = torch.rand(batch or recipe.schedule.batch_size, 1, max(2, height // 12), max(2, width // 12))
-    truth = nn.functional.interpolate(coarse, (height, width), mode="bilinear")
-    image = truth + 0.07 / regime.scale * torch.randn_like(truth)
-    return Opened(model, Observation(image, torch.ones_like(image)))
-
-
-def _load_shipped(model: spen.SPEN, name: str) -> None:
-    from importlib import resources
-
-    from spen.training import load_weights
-
-    with resources.as_file(resources.files("spen") / "weights" / f"{name}.safetensors") as path:
-        model.load_state_dict(load_weights(path))
-
-
-def _roles(name: str, batch: int | None, trained: bool) -> Opened:
-    import numpy as np
-
-    from spen.tasks.srl.arcs import ArcCorpus
-    from spen.tasks.srl.corpora import builtin_splits, prepare
-    from spen.tasks.srl.encoding import encode
-    from spen.tasks.srl.predict import Labeller
-    from spen.tasks.srl.recipes import find_recipe
-    from spen.tasks.srl.systems import build
-
-    wanted = batch or 64
-    sentences = builtin_splits(2 * wanted)
-    if trained:
-        labeller = Labeller.open(name)
-        recipe, model, data = labeller.recipe, labeller.model, labeller.data
-    else:
-        recipe = find_recipe(name)
-        data = prepare(sentences, name="builtin", templates=recipe.templates)
-        model = build(recipe, data)
-    if recipe.objective in ("local", "structured"):
-        raise ValueError(f"{recipe.name} has no descent to differentiate; name a recipe with an energy, srl/spen say")
-    corpus = ArcCorpus(encode(sentences["train"], data.rules, data.space))
-    usable = np.flatnonzero(corpus.widest > 0)[:wanted]
-    return Opened(model, corpus.batch(usable)[0])
-
-
-def _label_sets(name: str, batch: int | None, trained: bool) -> Opened:
-    from spen.tasks.multilabel.recipes import RECIPES
-    from spen.tasks.multilabel.train import load_run
-
-    if trained:
-        recipe, model, splits = load_run(name)
-        return Opened(model, splits.train.x[: batch or recipe.batch_size])
-    recipe = RECIPES[name]
-    if recipe.way.startswith("feedforward"):
-        raise ValueError(f"{name} has no descent to differentiate; name a recipe with an energy, bibtex-end-to-end say")
-    inputs, labels = {"bibtex": (1836, 159), "delicious": (500, 983)}[recipe.data]
-    x = (torch.rand(batch or recipe.batch_size, inputs) < 0.04).float()
-    return Opened(recipe.model(inputs, labels), x)

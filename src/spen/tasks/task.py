@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spen.export import Exportable
     from spen.model import SPEN
     from spen.models import SavedModel
+    from spen.viewer.tabs import LandscapeButton, Page
 
 __all__ = [
     "Command",
@@ -53,6 +54,7 @@ class Option:
     type: Any  # float, int, str, bool, Path, or a Literal
     help: str
     flag: str = ""
+    least: int | None = None  # the smallest number allowed
 
     @property
     def spelled(self) -> str:
@@ -160,11 +162,11 @@ class Reproduced:
 
 
 class Tab(Protocol):
-    """A task's part of the viewer; ``viewer.page`` says what ``page`` offers."""
+    """A task's tab in the viewer. Its class is called without arguments, and may have a ``style``, which is CSS."""
 
     title: str
 
-    def fill(self, page: Any) -> Sequence[Any]:
+    def fill(self, page: Page) -> Sequence[LandscapeButton]:
         """Make Gradio's components inside of the open tab; returned are buttons for the tab of energy landscapes."""
         ...
 
@@ -230,12 +232,16 @@ class Task(ABC):
         """What a recipe is trained on if nothing is said."""
         return next(iter(self.datasets))
 
-    def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
+    def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:  # noqa: B027
         """Raise ValueError at a mistake that can be told before torch is imported."""
 
     @abstractmethod
     def train(self, order: TrainOrder) -> Trained | None:
         """Train into the run folder ``order.out``; None if the time was up."""
+
+    def can_open(self, folder: Path) -> bool:
+        """Whether a run has got so far that ``open`` takes its folder: it has weights."""
+        return (folder / "model.safetensors").is_file()
 
     @abstractmethod
     def open(self, saved: SavedModel, device: str = "cpu") -> Opened:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from spen.domains import Box, Reals, Simplex, project_simplex
-from spen.energies import EntropySmoothed, Linear
-from spen.protocols import Domain, Energy, Features
+from spen.energies import Energy, EntropySmoothed, Linear
+from spen.protocols import Domain, Features
 
 
 class Quadratic(Energy):

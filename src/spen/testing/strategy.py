@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from spen.descent.convergence import RelativeChange
 from spen.domains import Box, Reals, Simplex
-from spen.energies import EntropySmoothed, Softplus
+from spen.energies import Energy, EntropySmoothed, Softplus
 from spen.gradients.exact import Exact
 from spen.minimizer import Minimizer
 from spen.model import SPEN
 from spen.objectives import EndToEnd, squared_error
-from spen.protocols import Convergence, Domain, Energy, GradientStrategy, StepRule
+from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 from spen.rules import LBFGS, GradientDescent, Momentum
 from spen.testing.report import require
 

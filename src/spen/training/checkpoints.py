@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spen.storage import load_weights, save_weights
+from spen.storage import load_weights, replacing, save_weights
 
 __all__ = ["SafeCheckpointIO", "load_tree", "load_weights", "save_tree", "save_weights"]
 
@@ -23,12 +23,10 @@ def save_tree(tree: Any, path: Path) -> None:
     """Write nested dicts, lists, numbers, strings and tensors; the old file stays until the new one is whole."""
     tensors: dict[str, Tensor] = {}
     skeleton = _skeleton(tree, tensors, "")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    save_file(tensors, temporary, metadata={"tree": json.dumps(skeleton)})
-    with open(temporary, "rb") as file:
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={"tree": json.dumps(skeleton)})
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def load_tree(path: Path) -> Any:

@@ -21,6 +21,7 @@ from torchmetrics import Metric
 
 from spen.model import SPEN
 from spen.objectives import Feedforward
+from spen.pretrained import write_config
 from spen.training.checkpoints import SafeCheckpointIO, load_weights
 from spen.training.denormals import flushed_denormals
 from spen.training.epochs import EpochEnd
@@ -83,6 +84,8 @@ def fit(
         train = train.seeded(seed)
     run = Run.begin(out, recipe or {}, seed)
     run.compare(fingerprint(model, stages, train, dev, metric, devices), start_of(model))
+    if model.origin is not None and _is_main_process():
+        write_config(run.folder, model.origin)  # a finished run is a saved model
     if run.weights_path.exists():
         say(f"finished earlier, nothing trained: the weights are those of {run.folder}")
     for number in range(len(stages)):

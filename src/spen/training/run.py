@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.storage import write_whole
+from spen.storage import write_json
 from spen.training.checkpoints import load_weights, save_weights
 from spen.training.describing import in_words
 
@@ -48,7 +48,7 @@ class Run:
                     f"{run.folder} holds another run ({other}); give another folder, or delete it to start anew"
                 )
             run._fingerprint.unlink(missing_ok=True)
-        _write(run._file, {**asked, "versions": versions(), "hardware": hardware(), "commit": commit()})
+        write_json(run._file, {**asked, "versions": versions(), "hardware": hardware(), "commit": commit()}, indent=2)
         return run
 
     @classmethod
@@ -74,7 +74,7 @@ class Run:
             if self.weights_path.exists():
                 say(f"{self.folder} has no fingerprint.json: whether it holds the run that is asked for is not known")
             else:
-                _write(self._fingerprint, {"start": start, **asked})
+                write_json(self._fingerprint, {"start": start, **asked}, indent=2)
             return
         known = _read(self._fingerprint)
         first = known.pop("start", None)
@@ -102,7 +102,7 @@ class Run:
         """Write down which strategies ``Auto`` has chosen; ``Auto.from_choice`` uses them again."""
         path = self.folder / "strategy.json"
         if choices and (not path.exists() or _read(path) != choices):
-            _write(path, choices)
+            write_json(path, choices, indent=2)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl; a line cut short by a crash is left out."""
@@ -129,7 +129,7 @@ class Run:
 
     def finish(self, stage: int, scores: dict[str, float | None]) -> None:
         """Say that a stage is done: the score of its best epoch, and that of its start as it predicts."""
-        _write(self.finished(stage), scores)
+        write_json(self.finished(stage), scores, indent=2)
 
     def scores(self, stage: int) -> dict[str, Any]:
         """The scores of a stage that is done; none if its weights were taken over from another run."""
@@ -186,10 +186,6 @@ def commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout.strip()
-
-
-def _write(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
 def _read(path: Path) -> dict[str, Any]:

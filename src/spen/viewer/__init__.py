@@ -1,5 +1,5 @@
-"""The web page: see how a descent finds its answer, on images and on sentences.
+"""The web page: see how a descent finds its answer. It knows no task; a task brings a tab of its own.
 
-`film`, `pictures`, `denoising`, `roles`, `landscape` and `runs` turn results into HTML and know nothing of a server;
-`catalogue` says what a visitor may open; `page` wires them to Gradio, and `server` serves the page.
+`iterates`, `pictures`, `landscape` and `runs` turn results into HTML and know nothing of a server; `catalogue` says
+what a visitor may open; `tabs` holds what a task's tab works with; `page` builds the page, and `server` serves it.
 """

@@ -1,4 +1,4 @@
-"""What a visitor may open: models of the package, classical baselines, and the runs below the folders given.
+"""What a visitor may open: models of the package by task, and the runs below the folders given.
 
 A visitor names an entry, never a path: a name that is not in the list opens nothing, so nothing else on the machine
 can be read. Folders are looked through anew each time, so that a run shows up as soon as it begins.
@@ -6,44 +6,21 @@ can be read. Folders are looked through anew each time, so that a run shows up a
 
 from __future__ import annotations
 
-import json
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import cache, lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeVar
 
-import torch
-
-import spen
-from spen.tasks.denoising.baselines import TotalVariation, fill_pyramid
-from spen.tasks.denoising.experiment import Denoise
-from spen.tasks.denoising.predict import load_system
-from spen.tasks.denoising.priors import Observation
-from spen.tasks.shipped import about, shipped
-from spen.tasks.srl.predict import Labeller
+from spen.models import find_model, open_model, shipped
+from spen.tasks.task import Opened, Task
 from spen.training import Run
 
-__all__ = ["BASELINES", "Catalogue"]
+__all__ = ["Catalogue"]
 
-T = TypeVar("T")
-
-TV = TotalVariation(0.06)
-"""What `spen train tv --data rooms` chooses by development rooms."""
-
-BASELINES = {"tv": f"total variation, weight {TV.weight}", "reading": "the reading, its holes filled"}
 _DEEPEST, _MOST, _KEPT = 6, 500, 4
 _PASSED_OVER = {"state", "cache", "__pycache__"}
-
-
-@dataclass(frozen=True)
-class _Found:
-    """A run folder and its task."""
-
-    folder: Path
-    task: str
 
 
 class Catalogue:
@@ -51,7 +28,7 @@ class Catalogue:
 
     def __init__(self, folders: Sequence[Path | str] = ()) -> None:
         self.folders = [Path(folder) for folder in folders]
-        self._kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], Opened] = OrderedDict()
         self._lock = Lock()
         for folder in self.folders:
             if not folder.is_dir():
@@ -62,100 +39,91 @@ class Catalogue:
     def runs(self) -> list[str]:
         """Every run, finished or not, the most recent first."""
         found = _scan(self.folders)
-        return sorted(found, key=lambda name: (-_changed(found[name].folder), name))
+        return sorted(found, key=lambda name: (-_changed(found[name]), name))
 
-    def run(self, name: str) -> Run:
+    def run(self, name: str | None) -> Run:
         """A run by its name in the list."""
+        if not name:
+            raise ValueError("no folder of runs was named; `spen view RUNS` shows the runs below RUNS")
         found = _scan(self.folders)
         if name not in found:
             raise ValueError(f"there is no run {name!r} on this page")
-        return Run.open(found[name].folder)
+        return Run.open(found[name])
 
-    def denoisers(self) -> list[str]:
-        """Systems that denoise: of the package, trained, classical."""
-        return [*_of_package("denoising"), *self._trained("denoising"), *BASELINES]
-
-    def labellers(self) -> list[str]:
-        """Systems that label roles."""
-        return [*self._trained("srl"), *_of_package("srl")]
-
-    def denoiser(self, name: str) -> tuple[Denoise, spen.SPEN | None]:
-        """A denoiser by its name in the list."""
-        if name not in self.denoisers():
-            raise ValueError(f"there is no denoising system {name!r} on this page")
-        if name == "tv":
-            return _total_variation, None
-        if name == "reading":
-            return _filled, None
-        return self._load(name, load_system)
-
-    def labeller(self, name: str) -> Labeller:
-        """A labeller by its name in the list."""
-        if name not in self.labellers():
-            raise ValueError(f"there is no role labelling system {name!r} on this page")
-        return self._load(name, Labeller.open)
-
-    def _trained(self, task: str) -> list[str]:
+    def models(self, task: Task, *, runs_first: bool = False) -> list[str]:
+        """Names of the task's models that can be opened: those of the package, then runs, or the other way round."""
         found = _scan(self.folders)
-        return sorted(name for name, run in found.items() if run.task == task and _usable(run.folder))
+        trained = sorted(name for name, folder in found.items() if _is_model(folder, task))
+        packaged = [name for name, owner in _packaged().items() if owner == task.name]
+        return [*trained, *packaged] if runs_first else [*packaged, *trained]
 
-    def _load(self, name: str, load: Callable[[str], T]) -> T:
-        """Load once, and again when the weights have changed; the few used last are kept."""
-        found = _scan(self.folders).get(name)
-        place, stamp = (name, 0) if found is None else (str(found.folder), _changed(found.folder))
+    def open(self, task: Task, name: str, *, what: str = "model") -> Opened:
+        """A model by its name in the list of the task; `what` is what the visitor's mistake calls it."""
+        folder = _scan(self.folders).get(name)
+        known = _packaged().get(name) == task.name if folder is None else _is_model(folder, task)
+        if not known:
+            raise ValueError(f"there is no {what} {name!r} on this page")
+        return self._load(name, folder)
+
+    def _load(self, name: str, folder: Path | None) -> Opened:
+        """Load once, and again when files of the run have changed; the few used last are kept."""
+        place, stamp = (name, 0) if folder is None else (str(folder), _changed(folder))
         with self._lock:
             if (name, stamp) in self._kept:
                 self._kept.move_to_end((name, stamp))
                 return self._kept[name, stamp]
-        loaded = load(place)
+        opened = open_model(place)
         with self._lock:
-            self._kept[name, stamp] = loaded
+            self._kept[name, stamp] = opened
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        return loaded
+        return opened
 
 
-def _scan(folders: Sequence[Path]) -> dict[str, _Found]:
-    """Runs by the path under which the command line knows them. Links are not followed: they may lead anywhere."""
-    found: dict[str, _Found] = {}
+def _scan(folders: Sequence[Path]) -> dict[str, Path]:
+    """Run folders by the path under which the command line knows them. Links are not followed: they lead anywhere."""
+    found: dict[str, Path] = {}
     for root in folders:
         depth = len(root.parts)
         for place, below, files in os.walk(root, followlinks=False):
             folder = Path(place)
             if "run.json" in files:
-                found[str(folder)] = _Found(folder, _task(folder))
+                found[str(folder)] = folder
             # A run holds no runs.
             deep = "run.json" in files or len(folder.parts) - depth >= _DEEPEST or len(found) >= _MOST
             below[:] = [] if deep else sorted(d for d in below if d not in _PASSED_OVER and not d.startswith("."))
     return found
 
 
-def _task(folder: Path) -> str:
+def _is_model(folder: Path, task: Task) -> bool:
+    config = folder / "config.json"
     try:
-        return str(json.loads((folder / "run.json").read_text(encoding="utf-8"))["recipe"].get("task", ""))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return _task_of(folder, config.stat().st_mtime_ns) == task.name and task.can_open(folder)
+    except OSError:  # no config.json: the run has not begun to train, or its model is not one of a task
+        return False
+
+
+@lru_cache(maxsize=4 * _MOST)
+def _task_of(folder: Path, changed: int) -> str:
+    """The task that config.json names. It is kept until the file changes, because the file may be large."""
+    try:
+        return find_model(folder).task
+    except ValueError:
         return ""
 
 
-def _usable(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in ("model.safetensors", "chosen.json", "forest.safetensors"))
+@cache
+def _packaged() -> dict[str, str]:
+    """The models of the package, with the task of each."""
+    return {name: find_model(name).task for name in shipped()}
 
 
 def _changed(folder: Path) -> int:
     """When the newest of the run's files was written, in nanoseconds."""
-    names = ("run.json", "metrics.jsonl", "model.safetensors", "chosen.json", "forest.safetensors")
-    times = [(folder / name).stat().st_mtime_ns for name in names if (folder / name).is_file()]
-    return max(times, default=0)
-
-
-def _of_package(task: str) -> list[str]:
-    return [name for name in shipped() if about(name)["task"] == task]
-
-
-def _total_variation(x: Observation) -> torch.Tensor:
-    images = zip(x.image[:, 0].numpy(), x.seen[:, 0].numpy() > 0, strict=True)
-    return torch.stack([torch.from_numpy(TV.denoise(image, seen)) for image, seen in images])[:, None]
-
-
-def _filled(x: Observation) -> torch.Tensor:
-    return fill_pyramid(x.image, x.seen)
+    newest = 0
+    for path in folder.glob("*"):
+        try:
+            newest = max(newest, path.stat().st_mtime_ns) if path.is_file() else newest
+        except OSError:  # a temporary file that is gone by now
+            continue
+    return newest

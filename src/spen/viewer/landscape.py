@@ -11,6 +11,7 @@ import base64
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ import spen
 from spen.domains import Reals, Simplex
 from spen.protocols import Domain
 from spen.tensors import tree_map
+from spen.viewer.iterates import note
 
-__all__ = ["Slice", "figure", "picture", "slice_energy"]
+__all__ = ["Slice", "figure", "picture", "show", "slice_energy"]
 
 _CELLS = 2**19
 """Numbers of y that are scored at once: a few dozen megabytes of activations per channel."""
@@ -45,6 +47,16 @@ class Slice:
     def line(self) -> NDArray[np.float64]:  # (m,)
         """Energies on the straight line from y_0 to y_T and beyond (b = 0)."""
         return self.energies[int(np.abs(self.b).argmin())]
+
+
+def show(model: spen.SPEN, x: Any, *, size: int, what: str, tell: Callable[[float], None] | None = None) -> str:
+    """The figure of a slice as HTML, with a note below it; `what` says which model it is, on which input."""
+    sliced = slice_energy(model, x, size=size, tell=tell)
+    words = f"Energy on a plane through the descent of {what}"
+    steps, first, last = len(sliced.path) - 1, *(_signed(sliced.path_energies[t]) for t in (0, -1))
+    return picture(figure(sliced), escape(words)) + note(
+        f"{what}: {steps} steps, energy {first} → {last}; the plane holds {100 * sliced.captured:.1f} % of the path."
+    )
 
 
 def slice_energy(
@@ -115,7 +127,7 @@ def figure(sliced: Slice) -> Figure:
     left.set(xlabel="along $y_T - y_0$", ylabel="across, in the same unit", title="energy on the plane")
     bar = drawn.colorbar(shade, ax=left, pad=0.02)
     marks = np.linspace(0, levels[-1], 6)
-    bar.set_ticks(marks.tolist(), labels=[f"{lowest + mark**2:.4g}".replace("-", "−") for mark in marks])
+    bar.set_ticks(marks.tolist(), labels=[_signed(lowest + mark**2) for mark in marks])
     right.plot(sliced.a, sliced.line, color="#3b6fd4", linewidth=1.8, label="on the straight line")
     right.plot(sliced.path[:, 0], sliced.path_energies, "o-", color="#d9480f", markersize=4.5, label="the descent")
     right.set(xlabel="along $y_T - y_0$", title="energy on the way")
@@ -131,6 +143,10 @@ def picture(drawn: Figure, words: str) -> str:
     drawn.savefig(buffer, format="png")
     encoded = base64.b64encode(buffer.getvalue()).decode()
     return f'<img class="plot" alt="{words}" src="data:image/png;base64,{encoded}">'
+
+
+def _signed(value: float) -> str:
+    return f"{value:.4g}".replace("-", "−")
 
 
 def _flat(domain: Domain, y: Tensor) -> Tensor:  # (1, …) -> (N,) float64

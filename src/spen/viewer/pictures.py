@@ -1,4 +1,4 @@
-"""Images as PNG in the page: one colour map and one range for depth, another for errors, gaps in grey."""
+"""Images as PNG in the page: a colour map over a range, the bar that explains it, gaps in grey."""
 
 from __future__ import annotations
 

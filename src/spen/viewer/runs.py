@@ -9,7 +9,7 @@ from typing import Any
 
 from spen.tasks.charts import draw_lines
 from spen.training import Run
-from spen.viewer.film import SMALL, note
+from spen.viewer.iterates import SMALL, note
 
 __all__ = ["show"]
 

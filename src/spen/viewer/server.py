@@ -1,4 +1,4 @@
-"""Serve the page: on loopback unless told otherwise, out of a temporary folder, without a word to the internet."""
+"""Serve the page: on loopback by default, from a temporary folder, with no requests to the internet."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1") -> Fa
     from fastapi import FastAPI
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
-    from spen.viewer.page import MAX_UPLOAD, STYLE, build, theme
+    from spen.viewer.page import MAX_UPLOAD, build, style, theme
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     if host in LOOPBACK[:2]:
@@ -99,7 +99,7 @@ def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1") -> Fa
         path="/",
         server_name=host,
         theme=theme(),
-        css=STYLE,
+        css=style(),
         footer_links=[],
         show_error=False,
         max_file_size=MAX_UPLOAD,

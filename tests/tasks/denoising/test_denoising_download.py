@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spen.tasks.denoising.download import LOCK, DownloadError, fetch, fetch_sevenscenes, unpack
+from spen.tasks.denoising.sevenscenes.download import LOCK, DownloadError, fetch, fetch_sevenscenes, unpack
 
 BODY = bytes(range(256)) * 8000
 
@@ -179,15 +179,14 @@ def zipped(files: dict[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.parametrize("keep", [False, True])
-def test_a_scene_is_unpacked_with_its_sequences(server: Server, tmp_path: Path, keep: bool) -> None:
+def test_a_scene_is_unpacked_with_its_sequences(server: Server, tmp_path: Path) -> None:
     inner = zipped({"seq-01/frame-000000.depth.png": b"depth"})
     server.body = zipped({"heads/seq-01.zip": inner, "heads/TrainSplit.txt": b"sequence1\n"})
-    scene = fetch_sevenscenes("heads", tmp_path, base=server.url, show_progress=False, keep_zip=keep)
+    scene = fetch_sevenscenes("heads", tmp_path, base=server.url, show_progress=False)
     assert scene == tmp_path / "heads"
     assert (scene / "seq-01" / "frame-000000.depth.png").read_bytes() == b"depth"
     assert not (scene / "seq-01.zip").exists()
-    assert (tmp_path / "heads.zip").exists() == keep
+    assert not (tmp_path / "heads.zip").exists()
     fetch_sevenscenes("heads", tmp_path, base=server.url, show_progress=False)
     assert len(server.asked) == 1
 

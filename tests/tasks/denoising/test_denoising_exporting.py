@@ -15,14 +15,15 @@ from torch import Tensor, nn
 import spen
 from spen.domains import Reals
 from spen.export import TOLERANCE, export_onnx, write
+from spen.models import open_model
+from spen.pretrained import write_config
 from spen.rules import GradientDescent
 from spen.tasks.denoising import exporting
-from spen.tasks.denoising.baselines.holes import fill_pyramid
-from spen.tasks.denoising.experiment import Trained, build
+from spen.tasks.denoising.build import build, origin_of
+from spen.tasks.denoising.energy import DataTerm, Observation
 from spen.tasks.denoising.exporting import LARGEST, exportable, fill_any_size
-from spen.tasks.denoising.priors import DataTerm, Observation
+from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.recipes import find_recipe, find_regime
-from spen.training import Run
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(1, 150), st.integers(1, 150), st.integers(0, 1000))
 
@@ -47,7 +48,7 @@ class Fill(nn.Module):
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> onnxruntime.InferenceSession:
-    thing = exportable("dp-3")
+    thing = open_model("dp-3").exportable()
     model = spen.SPEN(energy=DataTerm(), init=Fill(), minimizer=spen.Minimizer(Reals(), GradientDescent(1)))
     path = tmp_path_factory.mktemp("fill") / "fill.onnx"
     options = {"shapes": thing.shapes, "translations": thing.translations}
@@ -71,38 +72,40 @@ def test_one_reading_fills_the_largest_image(filled: onnxruntime.InferenceSessio
     torch.testing.assert_close(fill_any_size(image, seen), expected)
     (found,) = filled.run(["y"], {"image": image.numpy(), "seen": seen.numpy()})
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-6)
-    assert {size.most for shape in exportable("dp-3").shapes.values() for size in shape[2:] if size} == {LARGEST}
+    assert {size.most for shape in open_model("dp-3").exportable().shapes.values() for size in shape[2:] if size} == {
+        LARGEST
+    }
 
 
-def fresh(name: str, monkeypatch: pytest.MonkeyPatch) -> exporting.Exportable:
+def fresh(name: str) -> exporting.Exportable:
     """A recipe with weights of its own, small and awake."""
     recipe = find_recipe(name).with_options(width=8)
     torch.manual_seed(0)
-    model, objective = build(recipe, find_regime("rooms"))
+    model, _ = build(recipe, find_regime("rooms"))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    monkeypatch.setattr(exporting, "load_shipped", lambda _: Trained(recipe, model, objective))
-    return exportable(name)
+    return exportable(model, recipe)
 
 
-def test_a_feed_forward_net_is_exported_without_a_descent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    thing = fresh("convnet", monkeypatch)
+def test_a_feed_forward_net_is_exported_without_a_descent(tmp_path: Path) -> None:
+    thing = fresh("convnet")
     assert not thing.descend
     assert write(thing, tmp_path / "net.onnx").difference < TOLERANCE  # type: ignore[operator]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["foe-3", "dp-icnn", "spen-best", "proximal-net"])
-def test_every_energy_is_exported(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_energy_is_exported(name: str, tmp_path: Path) -> None:
     """The deep prior is exported elsewhere, with its shipped weights; other recipes differ in numbers alone."""
-    written = write(fresh(name, monkeypatch), tmp_path / "model.onnx")
+    written = write(fresh(name), tmp_path / "model.onnx")
     assert written.inputs == {name: ["batch", 1, "height", "width"] for name in ("image", "seen")}
     assert written.difference is not None
     assert written.difference < TOLERANCE
 
 
 def test_a_method_without_a_network_is_told(tmp_path: Path) -> None:
-    Run.begin(tmp_path, {**find_recipe("tv").describe(), "data": "rooms"}, 0)
-    with pytest.raises(ValueError, match="is a run of tv, which has no network to load"):
-        exportable(str(tmp_path))
+    write_config(tmp_path, origin_of(find_recipe("tv"), find_regime("rooms")))
+    (tmp_path / "chosen.json").write_text('{"options": {"weight": 0.1}}')
+    with pytest.raises(ValueError, match="is a model of tv, which has no network to export"):
+        open_model(tmp_path).exportable()

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 
 from spen.tasks.denoising.data import DepthPairs
-from spen.tasks.denoising.fusion import Pinhole, View, Volume, fuse, touched_blocks
 from spen.tasks.denoising.images import BadImage
-from spen.tasks.denoising.sevenscenes import align, list_shots, prepare, read_depth, read_pose, split_shots
-from spen.tasks.denoising.shapes import Camera, ball, box, cast, rod, tilt, yaw
+from spen.tasks.denoising.rooms.shapes import Camera, ball, box, cast, rod, tilt, yaw
+from spen.tasks.denoising.sevenscenes.fusion import Pinhole, View, Volume, fuse, touched_blocks
+from spen.tasks.denoising.sevenscenes.prepare import align, list_shots, prepare, read_depth, read_pose, split_shots
 
 CAMERA = Pinhole(focal=75.0, cu=40.0, cv=30.0, height=60, width=80)
 AHEAD = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, 0.0]])

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spen.tasks.denoising.data import DepthPairs, stack
-from spen.tasks.denoising.metrics import hole_rmse_mm, masked_mse, mean_over_frames, psnr, surface_mask
-from spen.tasks.denoising.scoring import PSNR, Target
+from spen.tasks.denoising.losses import Target
+from spen.tasks.denoising.metrics import PSNR, hole_rmse_mm, masked_mse, mean_over_frames, psnr, surface_mask
 from spen.tasks.locations import find_data
 
 

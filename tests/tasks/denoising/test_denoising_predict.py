@@ -9,9 +9,10 @@ import pytest
 from PIL import Image
 from torch import Tensor
 
+from spen.models import open_model
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import BadImage, GreyImage, load_image
-from spen.tasks.denoising.predict import denoise_files, denoise_image, load_model
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.predict import denoise_files, denoise_image
 
 
 def grey(path: Path, value: int = 90, shape: tuple[int, int] = (6, 5)) -> Path:
@@ -64,7 +65,7 @@ def test_a_folder_may_have_a_dot_in_its_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 40), (3, 5), (4, 3), (16, 2)])
 def test_the_smallest_images_are_denoised_too(shape: tuple[int, int]) -> None:
-    clean = denoise_image(load_model("dp-3"), GreyImage(np.full(shape, 2000, np.uint16), 4000.0))
+    clean = denoise_image(open_model("dp-3").denoise, GreyImage(np.full(shape, 2000, np.uint16), 4000.0))
     assert clean.values.shape == shape
     assert np.abs(clean.values.astype(float) - 2000).max() < 40
 
@@ -78,11 +79,11 @@ def test_black_is_a_hole_in_depth_and_a_colour_in_a_photograph(tmp_path: Path) -
     assert not GreyImage(values.astype(np.uint16), 4000.0).valid()[0, :, 10:].any()
     assert GreyImage(values.astype(np.uint16), 4000.0, "none").valid().all()
     assert not GreyImage(np.array([[np.nan, 0.5]]), 1.0, "none").valid()[0, 0, 0]
-    clean = denoise_image(load_model("dp-3"), photograph).values
+    clean = denoise_image(open_model("dp-3").denoise, photograph).values
     assert clean[:, 14:].max() < 40
     path = tmp_path / "depth.png"
     Image.fromarray(values.astype(np.uint8)).save(path)
-    filled = next(denoise_files(load_model("dp-3"), [path], tmp_path / "filled.png", holes="zero"))
+    filled = next(denoise_files(open_model("dp-3").denoise, [path], tmp_path / "filled.png", holes="zero"))
     assert load_image(filled).values[:, 14:].min() > 150
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
     assert load_image(path).valid().all()

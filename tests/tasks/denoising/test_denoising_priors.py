@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spen.tasks.denoising.priors import ConvexDeepPrior, DeepPrior, FieldOfExperts, Observation
+from spen.tasks.denoising.energy import ConvexDeepPrior, DeepPrior, FieldOfExperts, Observation
 
 
 def test_blind_filters_do_not_see_the_level() -> None:

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spen.tasks.denoising.experiment import build, denoiser, stages_of
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.build import build, denoiser
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, Schedule, find_recipe, find_regime
+from spen.tasks.denoising.train import stages_of
 
 TRAINED = [name for name, recipe in RECIPES.items() if not isinstance(recipe.method, Classical)]
 SMALL = {"width": 4, "blocks": 1, "scales": 2}
@@ -95,7 +96,7 @@ def test_batches_are_those_asked_for_up_to_whole_epochs(batches: int, per_epoch:
         ("rate=-1", "rate is a number from 0 on, not -1.0"),
         ("crop=48", "crop is height and width, as in 96x128, not '48'"),
         ("crop=0x4", "crop is height and width, as in 96x128, not '0x4'"),
-        ("crop=ax4", "crop must be a tuple, not 'ax4'"),
+        ("crop=ax4", "crop is whole numbers with x between them, not 'ax4'"),
     ],
 )
 def test_values_out_of_range_are_named(option: str, sentence: str) -> None:

@@ -13,14 +13,16 @@ import numpy as np
 import pytest
 import torch
 
-from spen.tasks.denoising import experiment, report, timing
+from spen.models import open_model
+from spen.tasks.denoising import report, timing
+from spen.tasks.denoising import train as experiment
 from spen.tasks.denoising.crops import Crops, cut, integral_of, pixel_indices, windows
 from spen.tasks.denoising.data import Frame, Rooms
-from spen.tasks.denoising.experiment import SPLIT_NAMES, kept_path, load_run
-from spen.tasks.denoising.kept import keep
+from spen.tasks.denoising.frame_cache import keep
 from spen.tasks.denoising.recipes import ABLATION, Network, Regime, System, expand_rows, find_recipe, find_regime
 from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure, training_curve, write_report
 from spen.tasks.denoising.reproduce import Job, _place, found, join, line_of, options_by_row, table1
+from spen.tasks.denoising.train import SPLIT_NAMES, kept_path
 
 TINY = (
     ("batches", 4),
@@ -171,8 +173,7 @@ def test_what_other_machines_made_is_joined(finished: Path, tmp_path: Path) -> N
     whole = _table(tmp_path / "new", "none", options=(), merge=(finished,))
     assert "dp-3" in _psnr(whole)
     assert whole["timing"][0]["seconds"] == 1.0
-    denoise, _ = load_run(tmp_path / "new" / "rooms" / "dp-3" / "seed-0")
-    assert callable(denoise)
+    assert open_model(tmp_path / "new" / "rooms" / "dp-3" / "seed-0").model is not None
     assert not (tmp_path / "new" / "rooms" / "dp-3" / "seed-0" / "state").exists()
     assert join(finished, tmp_path / "new", "rooms") == []  # all there already
     with pytest.raises(ValueError, match="nowhere is no folder to join"):

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spen.tasks.denoising.furniture import FREE_PIECES, WALL_PIECES
-from spen.tasks.denoising.scenes import FAR_M, NEAR_M, POSES, make_camera, make_scene, room_frame
+from spen.tasks.denoising.rooms.furniture import FREE_PIECES, WALL_PIECES
+from spen.tasks.denoising.rooms.scenes import FAR_M, NEAR_M, make_scene, room_frame
+from spen.tasks.denoising.rooms.shapes import Camera, Shape, ball, box, cast, rod, tilt, yaw
 from spen.tasks.denoising.sensor import Sensor
-from spen.tasks.denoising.shapes import Camera, Shape, ball, box, cast, rod, tilt, yaw
 
 AHEAD = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, -1.0, 0.0]])  # looks along +y with z up
 
@@ -105,15 +105,6 @@ def test_an_eye_within_a_shape_does_not_see_it() -> None:
     wall = box((-9, 5, -9), (9, 6, 9))
     for around in (box((-1, -1, -1), (1, 1, 1)), ball((0, 0, 0), 1.0), rod((0, 0, -1), (0, 0, 1), 1.0)):
         assert np.allclose(cast([around, wall], camera()), 5.0)
-
-
-def test_zooming_samples_between_the_pixels() -> None:
-    scene = make_scene("train", 1)
-    view = make_camera(scene, "train", POSES)
-    fine = scene.depth(view.zoomed(2))
-    assert fine.shape == (480, 640)
-    # All but a few silhouettes, where a rounding error decides which surface a ray meets.
-    assert np.mean(np.isclose(fine[::2, ::2], scene.depth(view), rtol=1e-4)) > 0.999
 
 
 def test_frames_are_seeded_and_differ_between_splits_seeds_and_indices() -> None:

@@ -1,6 +1,7 @@
 """Each effect of the sensor by itself, on geometry whose answer is known; the calibrated strengths at 30 dB."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ def test_quantisation_steps_by_one_quantum_of_disparity() -> None:
     ramp = torch.linspace(1.0, 3.0, 4000).expand(2, -1)
     steps = torch.unique(sensor.focal * sensor.baseline / read(sensor, ramp).depth)
     assert torch.allclose(steps.diff(), torch.tensor(0.25), atol=1e-3)
-    double = torch.unique(read(sensor.with_strength(2.0), ramp).depth)
+    double = torch.unique(read(replace(sensor, strength=2.0), ramp).depth)
     assert len(double) < 0.6 * len(steps)
 
 

@@ -11,27 +11,21 @@ import pytest
 import torch
 from PIL import Image
 
-from spen.tasks.denoising.baselines import REAL_DEPTH_TV
+from spen.models import open_model, shipped
+from spen.tasks.denoising.baselines.classical import REAL_DEPTH_TV
+from spen.tasks.denoising.build import build, build_model, build_objective, whole_truth
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.experiment import Splits, build, evaluate, load_run, open_splits, train
+from spen.tasks.denoising.datasets import Splits
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import load_image
-from spen.tasks.denoising.metrics import psnr
-from spen.tasks.denoising.predict import denoise_files, load_model
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.losses import Target, masked_squared_error, observation, summed_squared_error
+from spen.tasks.denoising.metrics import PSNR, psnr
+from spen.tasks.denoising.predict import denoise_files
 from spen.tasks.denoising.recipes import RECIPES, REGIMES, Classical, System, find_recipe, find_regime
 from spen.tasks.denoising.reproduce import Job, plan, run_job, table1
-from spen.tasks.denoising.scoring import (
-    PSNR,
-    CropSource,
-    FrameSource,
-    Target,
-    masked_squared_error,
-    observation,
-    summed_squared_error,
-)
-from spen.tasks.denoising.systems import build_model, build_objective, whole_truth
-from spen.tasks.shipped import shipped
+from spen.tasks.denoising.sources import CropSource, FrameSource
+from spen.tasks.denoising.train import evaluate, open_splits, train
 from tests.cli import world
 
 TINY = {"batches": 2, "per_epoch": 2, "batch_size": 1, "crop": (24, 32), "width": 4, "warmup": 1}
@@ -67,15 +61,13 @@ def test_a_run_is_trained_scored_and_loaded(tmp_path: Path) -> None:
     recipe = find_recipe("dp-3").with_options(**_small("dp-3"))
     run = train(recipe, find_regime("rooms"), tmp_path / "run", quick=True, accelerator="cpu", progress=False)
     assert run is not None
-    denoise, model = load_run(run.folder)
+    opened = open_model(run.folder)
+    denoise, model = opened.denoise, opened.model
     assert model is not None
     assert model.energy.parts["prior"].energy.first.out_channels == 4  # type: ignore[operator, union-attr, index]
     scores = evaluate(denoise, open_splits(find_regime("rooms"), quick=True).test, every=3)
     assert scores["frames"] == 2
     assert scores["psnr"] > 25
-    (tmp_path / "run" / "run.json").write_text(json.dumps({"recipe": {"task": "srl"}, "seed": 0}))
-    with pytest.raises(ValueError, match="is a run of the task 'srl', not of denoising"):
-        load_run(run.folder)
 
 
 def test_the_table_counts_what_is_done(tmp_path: Path) -> None:
@@ -140,7 +132,7 @@ def test_options_from_a_command_line_take_the_right_type() -> None:
     assert recipe.schedule.crop == (48, 64)
     for options, sentence in [
         ({"step": "5"}, r"recipe dp-3 has no option 'step'; it has average, batch_size, batches, blind"),
-        ({"steps": "five"}, "steps must be a int, not 'five'"),
+        ({"steps": "five"}, "steps is a whole number, not 'five'"),
         ({"blind": "yes"}, "blind is true or false, not 'yes'"),
     ]:
         with pytest.raises(ValueError, match=sentence):
@@ -260,7 +252,7 @@ def test_prediction_keeps_bit_depth_units_and_size(tmp_path: Path, dtype: str) -
         path, values = tmp_path / "a.tiff", noisy.astype(np.float32)
         Image.fromarray(values).save(path)
     target = tmp_path / f"clean{path.suffix}"
-    assert list(denoise_files(load_model("dp-3"), [path], target)) == [target]
+    assert list(denoise_files(open_model("dp-3").denoise, [path], target)) == [target]
     clean = load_image(target)
     assert clean.values.dtype == values.dtype
     assert clean.values.shape == values.shape
@@ -273,13 +265,13 @@ def test_folders_are_denoised_and_sources_are_safe(tmp_path: Path) -> None:
     source.mkdir()
     for name in ("b.png", "a.png"):
         Image.fromarray(np.full((9, 7), 90, np.uint8)).save(source / name)
-    denoise = load_model("dp-3")
+    denoise = open_model("dp-3").denoise
     written = list(denoise_files(denoise, [source], tmp_path / "out"))
     assert [p.name for p in written] == ["a.png", "b.png"]
     with pytest.raises(ValueError, match="would be overwritten by its own result; give another -o"):
         list(denoise_files(denoise, [source], source))
     with pytest.raises(ValueError, match=r"'dp-9' is neither a run folder nor a model of the package \(dp-3, "):
-        load_model("dp-9")
+        open_model("dp-9")
     assert {"dp-3", "srl-grammar"} <= set(shipped())
 
 
@@ -290,7 +282,7 @@ def _crops_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **option
         made.append(Crops(*args, **options))  # type: ignore[arg-type]
         return made[-1]
 
-    monkeypatch.setattr("spen.tasks.denoising.experiment.Crops", crops)
+    monkeypatch.setattr("spen.tasks.denoising.train.Crops", crops)
     few = {"batches": 1, "batch_size": 1, "crop": "16x16", "width": 2, "warmup": 0}
     recipe = find_recipe("foe-3").with_options(**few, **options)
     train(recipe, find_regime("rooms"), tmp_path, quick=True, accelerator="cpu", progress=False)
@@ -314,7 +306,7 @@ def test_readings_are_drawn_anew_when_asked(fresh: bool, tmp_path: Path, monkeyp
 
 
 def test_real_readings_cannot_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spen.tasks.denoising.experiment.open_splits", lambda *a, **k: Splits(*[Rooms("train", 1)] * 3))
+    monkeypatch.setattr("spen.tasks.denoising.train.open_splits", lambda *a, **k: Splits(*[Rooms("train", 1)] * 3))
     recipe = find_recipe("foe-3").with_options(fresh=True)
     with pytest.raises(ValueError, match="fresh is for simulated readings, and those of redkitchen are real"):
         train(recipe, find_regime("redkitchen"), tmp_path, accelerator="cpu", progress=False)

@@ -14,15 +14,18 @@ from spen.gradients import Exact, GradientStrategy, Written
 from spen.objectives import EndToEnd
 from spen.rules import Momentum
 from spen.tasks.denoising import unet
-from spen.tasks.denoising.baselines import parameter_count
-from spen.tasks.denoising.experiment import build, stages_of, train
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.build import DenoiserPretraining, FillHoles, build, build_model
+from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.losses import Target, masked_squared_error
 from spen.tasks.denoising.recipes import System, find_recipe, find_regime
-from spen.tasks.denoising.scoring import Target, masked_squared_error
-from spen.tasks.denoising.systems import DenoiserPretraining, FillHoles, build_model
+from spen.tasks.denoising.train import stages_of, train
 from spen.tasks.denoising.unet import SHARE, DenoiserEnergy, UNetDenoiser, UNetPrior
-from spen.tasks.denoising.unet_written import WrittenUNet
+from spen.tasks.denoising.unet_gradient import WrittenUNet
 from spen.testing import check_energy
+
+
+def size_of(net: torch.nn.Module) -> int:
+    return sum(p.numel() for p in net.parameters())
 
 
 def _observation(*size: int) -> Observation:
@@ -192,7 +195,7 @@ def test_the_feed_forward_net_is_the_same_net(blind: bool) -> None:
     best = find_recipe("spen-best").method
     assert isinstance(best, System)
     feed_forward, _ = build(find_recipe("unet"), find_regime("rooms"))
-    assert parameter_count(build_model(best, 2.5)) - best.steps - 1 == parameter_count(feed_forward)
+    assert size_of(build_model(best, 2.5)) - best.steps - 1 == size_of(feed_forward)
 
 
 def test_a_denoiser_is_trained_first_and_then_its_energy(tmp_path: Path) -> None:
@@ -231,7 +234,7 @@ def test_pretraining_scores_the_net_and_leaves_the_descent_alone() -> None:
 @pytest.mark.parametrize("name", ["unet", "spen-best"])
 def test_blocks_and_scales_size_the_net(name: str) -> None:
     def count(**options: int) -> int:
-        return parameter_count(build(find_recipe(name).with_options(width=4, **options), find_regime("rooms"))[0])
+        return size_of(build(find_recipe(name).with_options(width=4, **options), find_regime("rooms"))[0])
 
     block, down = 2 * (9 * 16 + 4), 4 * 4 * 8 + 8  # two convolutions of 4 channels; 2×2 from 4 to 8
     assert count(scales=1, blocks=3) - count(scales=1, blocks=2) == block

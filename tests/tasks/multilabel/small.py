@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from spen.tasks.multilabel.data import Splits
-from spen.tasks.multilabel.sets import LabelSets
+from spen.tasks.multilabel.label_sets import LabelSets
 
 
 def small_splits(size: int = 240, inputs: int = 12, labels: int = 5) -> Splits:

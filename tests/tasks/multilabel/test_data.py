@@ -10,7 +10,7 @@ import torch
 
 from spen.tasks.multilabel.arff import read_arff
 from spen.tasks.multilabel.data import hold_out, load, read_libsvm, read_npz
-from spen.tasks.multilabel.sets import LabelSets
+from spen.tasks.multilabel.label_sets import LabelSets
 from tests.tasks.multilabel.small import small_splits
 
 X = [[0.5, 1.0, 0.0], [0.0, 0.0, 2.0]]

@@ -13,16 +13,17 @@ from sklearn.metrics import f1_score
 
 from spen.domains import Box
 from spen.gradients import Exact, Implicit, Truncated
+from spen.models import open_model
 from spen.objectives import EndToEnd, binary_log_loss
 from spen.tasks.multilabel import compare as comparing
 from spen.tasks.multilabel.energy import LabelNetwork, Present, label_energy
 from spen.tasks.multilabel.features import LabelFeatures, LabelMLP, ScoresAsLogits, UnitRows
 from spen.tasks.multilabel.losses import F1AndLog, hamming, soft_f1
 from spen.tasks.multilabel.metrics import THRESHOLDS, TunedExampleF1, scores, tune_threshold
+from spen.tasks.multilabel.objectives import WAYS, as_pairs, on_present
 from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe, find_recipe
 from spen.tasks.multilabel.recipes import WAYS as SUMMARIES
-from spen.tasks.multilabel.train import evaluate, load_run, train
-from spen.tasks.multilabel.ways import WAYS, as_pairs, on_present
+from spen.tasks.multilabel.train import evaluate, train
 from spen.testing import check_energy
 from tests.tasks.multilabel.small import small_splits
 
@@ -182,10 +183,10 @@ def test_a_recipe_survives_its_description_and_takes_text() -> None:
         hidden=(40, 20), radius=None, dropout=0.5, context=False, steps=3, patience=2, domain="box"
     )
     for options, sentence in (
-        ({"steps": "x"}, "steps must be a whole number, not 'x'"),
-        ({"dropout": "x"}, "dropout must be a number, not 'x'"),
-        ({"radius": "x"}, "radius must be a number or none, not 'x'"),
-        ({"patience": "x"}, "patience must be a whole number or none, not 'x'"),
+        ({"steps": "x"}, "steps is a whole number, not 'x'"),
+        ({"dropout": "x"}, "dropout is a number, not 'x'"),
+        ({"radius": "x"}, "radius is a number or none, not 'x'"),
+        ({"patience": "x"}, "patience is a whole number or none, not 'x'"),
         ({"way": "magic"}, "recipe bibtex-implicit has no option 'way'; it has hidden, radius"),
     ):
         with pytest.raises(ValueError, match=sentence):
@@ -197,8 +198,8 @@ def test_a_recipe_survives_its_description_and_takes_text() -> None:
 def test_a_run_is_opened_again(tmp_path: Path) -> None:
     made = train(RECIPES["bibtex-end-to-end"].with_changes(**TINY), tmp_path, splits=small_splits())
     assert made is not None
-    recipe, model, splits = load_run(tmp_path, small_splits())
-    again = evaluate(recipe, model, splits)
+    opened = open_model(tmp_path)
+    again = evaluate(opened.recipe, opened.model, small_splits())
     assert (again.dev, again.test, again.threshold) == (made[1].dev, made[1].test, made[1].threshold)
 
 
@@ -307,7 +308,7 @@ def test_the_command(tmp_path: Path) -> None:
     import typer
     from typer.testing import CliRunner
 
-    from spen.cli.compare import compare
+    from spen.tasks.multilabel.commands import compare
 
     app = typer.Typer()
     app.command()(compare)

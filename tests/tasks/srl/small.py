@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from spen.tasks.srl.arcs import ArcBatch, ArcTarget
+from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.corpora import Prepared, builtin_splits, prepare
+from spen.tasks.srl.formats.conll2005 import props_text
 from spen.tasks.srl.local import Scored
+from spen.tasks.srl.sentences import Sentence, write_text
 
 
 @cache
@@ -54,3 +59,30 @@ def scored(size: int = 4, *, roles: int | None = None, words: int = 5, arc: int 
     empty = torch.zeros(a, dtype=torch.float64)
     empty[0] = 1
     return torch.where(x.mask[..., None], y, empty), features
+
+
+def count_candidates(sentences: Iterable[Sentence], rules: CandidateRules) -> tuple[int, int, int, int]:
+    """Predicates, gold arguments, candidates, and gold arguments that are candidates."""
+    pairs = [pair for s in sentences for pair in zip(s.propositions, rules(s), strict=True)]
+    arguments = candidates = covered = 0
+    for proposition, found in pairs:
+        gold, offered = {(a.start, a.end) for a in proposition.arguments}, {c[:2] for c in found}
+        arguments, candidates, covered = arguments + len(gold), candidates + len(offered), covered + len(gold & offered)
+    return len(pairs), arguments, candidates, covered
+
+
+def write_columns(path: Path, sentences: Iterable[Sentence], columns: Sequence[str]) -> None:
+    """A file of CoNLL-2005 with these fields of the sentences, and `props` last."""
+    lines: list[str] = []
+    for sentence in sentences:
+        table = []
+        for name in columns:
+            if name == "props":
+                table += list(zip(*(row.split() for row in props_text([sentence]).split("\n")[:-2]), strict=True))
+            elif name == "heads":
+                table.append(tuple(str(head + 1) for head in sentence.heads))
+            else:
+                table.append(getattr(sentence, {"tags": "xpos", "syntax": "parse"}.get(name, name)))
+        lines += ["\t".join(row) for row in zip(*table, strict=True)] + [""]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "\n".join(lines) + "\n" if lines else "")

@@ -1,41 +1,41 @@
-"""The compact layout says the same as the padded one, and batches are a function of seed and epoch."""
+"""Every arc of a sentence is in its batch, and batches are a function of seed and epoch."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from spen.tasks.srl.arcs import ArcCorpus, ArcSource, scatter_labels
-from spen.tasks.srl.batches import collate
 from spen.tasks.srl.encoding import encode
 from spen.tasks.srl.sentences import Sentence
 from tests.tasks.srl.small import batch, prepared
 
 
-def test_the_same_arcs_as_the_complete_graph() -> None:
-    corpus = prepared().corpora["train"]
-    rows = np.arange(12)
+def test_every_arc_comes_back() -> None:
+    data, rows = prepared(), np.arange(12)
+    sentences, corpus = data.splits["train"], data.corpora["train"]  # type: ignore[index]
     x, target = corpus.batch(rows)
-    wide = collate(corpus.encoded, rows)
-    assert torch.equal(x.words, wide.words)
-    assert torch.equal(x.heads, wide.heads)
-    assert torch.equal(x.predicates, wide.predicates)
-    for b in range(12):
-        for p in range(int(wide.predicate_mask[b].sum())):
-            arcs = wide.mask[b, p].nonzero().flatten()
-            here = x.mask[b, p]
-            assert int(here.sum()) == len(arcs)
-            assert torch.equal(x.features[b, p][here], wide.arc_features[b, p, arcs])
-            assert torch.equal(x.arc_words[b, p][here], wide.arc_words[b, p, arcs])
-            assert torch.equal(x.spans[b, p][here], wide.spans[b, arcs])
-            assert torch.equal(x.argument_heads[b, p][here], wide.argument_heads[b, arcs])
-            assert torch.equal(target.gold[b, p][here], wide.gold[b, p, arcs])
-            k = len(arcs)
-            assert torch.equal(x.conflicts[b, p, :k, :k], wide.conflicts[b][arcs][:, arcs])
+    for b, sentence in enumerate(sentences[:12]):
+        words, n = data.space.index("words"), len(sentence.propositions)
+        assert x.words[b][x.token_mask[b]].tolist() == [words.get(word.lower(), 1) for word in sentence.words]
+        assert x.heads[b][x.token_mask[b]].tolist() == list(sentence.heads)
+        assert x.predicates[b][x.predicate_mask[b]].tolist() == [p.predicate for p in sentence.propositions]
+        assert not x.mask[b, n:].any()
         labels = scatter_labels(corpus, b, target.gold[b].numpy())
-        n, m = labels.shape
-        assert np.array_equal(labels, wide.gold[b, :n, :m].numpy())
+        spans = sorted({c[:2] for found in data.rules(sentence) for c in found})
+        assert labels.shape == (n, len(spans))
+        encoded = corpus.encoded.arc_features[corpus.encoded.arc_offsets[b] : corpus.encoded.arc_offsets[b + 1]]
+        assert np.array_equal(x.features[b][x.mask[b]].numpy(), encoded)
+        for p, (proposition, found) in enumerate(zip(sentence.propositions, data.rules(sentence), strict=True)):
+            here = x.mask[b, p]
+            assert x.spans[b, p][here].tolist() == [[c.start, c.end] for c in found]
+            assert x.argument_heads[b, p][here].tolist() == [c.head for c in found]
+            gold = {(a.start, a.end): a.role for a in proposition.arguments}
+            assert [data.roles[r] for r in target.gold[b, p][here]] == [gold.get(c[:2], "O") for c in found]
+            assert [data.roles[r] for r in labels[p] if r] == [gold[c[:2]] for c in found if c[:2] in gold]
+            for i, c in enumerate(found):
+                for j, d in enumerate(found):
+                    assert bool(x.conflicts[b, p, i, j]) == (i != j and c.start < d.end and d.start < c.end)
 
 
 def test_padding_is_empty() -> None:

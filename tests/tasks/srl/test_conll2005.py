@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.tasks.srl.conll2005 import props_text, read_conll2005, read_props, write_conll2005, write_props
-from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.formats.conll2005 import props_text, read_conll2005, read_props, write_props
 from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Props, Sentence
 
+from .small import write_columns
 from .strategies import props, sentences
 
 ALL = ("words", "lemmas", "upos", "tags", "heads", "deprels", "syntax", "props")
+FOLDERS = {
+    "words": ("words",),
+    "synt.cha": ("tags", "syntax"),
+    "dependencies": ("lemmas", "upos", "heads", "deprels"),
+    "props": ("props",),
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,27 +38,15 @@ def test_props_round_trip(folder: Path, drawn: list[Props]) -> None:
 
 @given(st.lists(sentences(), max_size=4))
 def test_merged_files_round_trip(folder: Path, drawn: list[Sentence]) -> None:
-    write_conll2005(folder / "m.txt", drawn, columns=ALL)
+    write_columns(folder / "m.txt", drawn, ALL)
     assert read_conll2005(folder / "m.txt", columns=ALL) == [replace(s, sent_id="") for s in drawn]
 
 
 @given(st.lists(sentences(), min_size=1, max_size=3))
 def test_folders_round_trip(folder: Path, drawn: list[Sentence]) -> None:
-    write_conll2005(folder / "train", drawn)
+    for kind, columns in FOLDERS.items():
+        write_columns(folder / "train" / kind / f"train.{kind}.gz", drawn, columns)
     assert read_conll2005(folder / "train") == [replace(s, sent_id="") for s in drawn]
-
-
-def test_the_built_in_corpus_is_written_and_read(tmp_path: Path) -> None:
-    corpus = make_corpus(30)
-    write_conll2005(tmp_path / "devel", corpus)
-    names = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*.gz"))
-    assert names == [
-        "devel/dependencies/devel.dependencies.gz",
-        "devel/props/devel.props.gz",
-        "devel/synt.cha/devel.synt.cha.gz",
-        "devel/words/devel.words.gz",
-    ]
-    assert read_conll2005(tmp_path / "devel") == [replace(s, sent_id="") for s in corpus]
 
 
 def test_props_have_the_shared_task_s_widths() -> None:
@@ -133,16 +127,12 @@ def test_files_that_disagree_are_named(tmp_path: Path) -> None:
         read_conll2005(tmp_path / "words")
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_columns_and_props_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "m.txt"
     with pytest.raises(ValueError, match="no column is called 'colour'; choose from words, lemmas"):
-        write_conll2005(out, [], columns=("colour",))
+        read_conll2005(out, columns=("colour",))
     with pytest.raises(ValueError, match="props takes the rest of the row, so it must be the last column"):
-        write_conll2005(out, [], columns=("props", "words"))
-    with pytest.raises(ValueError, match="sentence 1 has no tags; leave 'tags' out of the columns"):
-        write_conll2005(out, [Sentence(words=("a",))])
-    with pytest.raises(ValueError, match="sentence 1: 'a b' is empty or has a blank, so no column can hold it"):
-        write_conll2005(out, [Sentence(words=("a b",))], columns=("words",))
+        read_conll2005(out, columns=("props", "words"))
     twice = Props(1, (Proposition(0, "a"), Proposition(0, "b")))
     with pytest.raises(ValueError, match="two propositions share the predicate at token 1"):
         write_props(out, [twice])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spen.tasks.srl.conllu import find_verbs, parse_conllu, read_conllu, with_predicates
+from spen.tasks.srl.formats.conllu import find_verbs, parse_conllu, read_conllu, with_predicates
 from spen.tasks.srl.sentences import BadCorpus, Sentence
 
 TEXT = """# sent_id = email-7

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from spen.tasks.srl.build import build
 from spen.tasks.srl.contextual import kinship
 from spen.tasks.srl.local import ArcInit, span_means
 from spen.tasks.srl.recipes import find_recipe
-from spen.tasks.srl.systems import build
 from tests.tasks.srl.small import batch, prepared
 
 

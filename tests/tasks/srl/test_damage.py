@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.tasks.srl.conll2005 import props_text, read_conll2005, read_props
-from spen.tasks.srl.conllu import read_conllu
 from spen.tasks.srl.constituents import parse_brackets
-from spen.tasks.srl.ewt import read_tsv, tsv_text
-from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.formats.conll2005 import props_text, read_conll2005, read_props
+from spen.tasks.srl.formats.conllu import read_conllu
+from spen.tasks.srl.formats.ewt import read_tsv, tsv_text
+from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.sentences import BadCorpus, read_text
 
 CORPUS = make_corpus(3)

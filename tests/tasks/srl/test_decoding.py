@@ -7,12 +7,12 @@ import torch
 
 from spen.rounding import Constraints, count_violations, round_ad3
 from spen.tasks.srl.arcs import ArcSource
+from spen.tasks.srl.build import build
 from spen.tasks.srl.decoding import DECODERS, constraints, decode_roles, violations
 from spen.tasks.srl.evaluate import evaluate, label_sentences
 from spen.tasks.srl.metrics import ConstrainedLoss, RoleF1, arc_cost, arc_log_loss
 from spen.tasks.srl.recipes import find_recipe
 from spen.tasks.srl.score import score
-from spen.tasks.srl.systems import build
 from tests.tasks.srl.small import batch, prepared
 
 DATA = prepared()

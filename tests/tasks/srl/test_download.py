@@ -13,7 +13,7 @@ import pytest
 
 from spen.tasks.srl import download
 from spen.tasks.srl.download import PROPBANK, TREEBANK, check_ewt, fetch_ewt, find_archives
-from spen.tasks.srl.ewt import make_ewt, tsv_text
+from spen.tasks.srl.formats.ewt import make_ewt, tsv_text
 from spen.tasks.srl.sentences import BadCorpus
 
 from . import raw_ewt

@@ -11,9 +11,8 @@ from torch import Tensor
 
 import spen
 from spen.domains import Simplex
-from spen.energies import EntropySmoothed, Linear, Sum
+from spen.energies import Energy, EntropySmoothed, Linear, Sum
 from spen.gradients import Exact, FiniteDifference
-from spen.protocols import Energy
 from spen.rules import GradientDescent
 from spen.tasks.srl.contextual import ArcAttention
 from spen.tasks.srl.energy import (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.tasks.srl.ewt import (
+from spen.tasks.srl.formats.ewt import (
     Dropped,
     benchmark,
     conll_role,
@@ -18,7 +18,7 @@ from spen.tasks.srl.ewt import (
     tsv_text,
     write_tsv,
 )
-from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Sentence
 
 from .raw_ewt import PROPBANK, TREEBANK, as_folder, as_tar, as_zip

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from spen.export.predictor import check_shapes, named_inputs
-from spen.tasks.srl.exporting import SHAPES, exportable, random_batch
+from spen.models import open_model
+from spen.tasks.srl.build import build
+from spen.tasks.srl.exporting import SHAPES, random_batch
 from spen.tasks.srl.local import span_means
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.recipes import RECIPES
-from spen.tasks.srl.systems import build
 from tests.tasks.srl.small import batch, prepared
 
 
@@ -42,7 +43,7 @@ def test_random_batches_are_like_real_ones() -> None:
 
 
 def test_the_shipped_labeller_says_what_its_numbers_mean() -> None:
-    thing = exportable("srl-grammar")
+    thing = open_model("srl-grammar").exportable()
     assert thing.descend
     assert thing.metadata["task"] == "srl"
     assert '"A0", "A1"' in thing.metadata["roles"]
@@ -54,4 +55,4 @@ def test_a_recurrent_encoder_is_refused(tmp_path: Path) -> None:
     build(recipe, data).save_pretrained(tmp_path)
     assert Labeller.open(tmp_path).recipe.encoder == "contextual"
     with pytest.raises(ValueError, match="its features come from a recurrent encoder that reads every sentence to its"):
-        exportable(str(tmp_path))
+        open_model(tmp_path).exportable()

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spen.tasks.srl import encoding
 from spen.tasks.srl.candidates import CandidateRules
-from spen.tasks.srl.encoding import Encoded, decode, encode, encode_cached
+from spen.tasks.srl.encoding import Encoded, decode, encode
 from spen.tasks.srl.features import (
     PADDING,
     SIMPLE_TEMPLATES,
@@ -21,7 +20,7 @@ from spen.tasks.srl.features import (
     FeatureSpace,
     arc_features,
 )
-from spen.tasks.srl.grammar import make_corpus
+from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.score import score
 from spen.tasks.srl.sentences import Argument, Proposition, Sentence
 
@@ -87,8 +86,6 @@ def test_routes_climb_and_descend() -> None:
 def test_cut_offs_templates_and_extra_words_do_something() -> None:
     often = FeatureSpace.fit(CORPUS, RULES, min_count=20)
     assert often.size < SPACE.size
-    rare_words = FeatureSpace.fit(CORPUS, RULES, min_word_count=10)
-    assert len(rare_words.words) < len(SPACE.words)
     extra = FeatureSpace.fit(CORPUS, RULES, extra_words=["Zebra", "the"])
     assert extra.words == (*SPACE.words, "zebra")
     simple = FeatureSpace.fit(CORPUS, RULES, templates=SIMPLE_TEMPLATES)
@@ -124,7 +121,6 @@ def test_the_unseen_is_unknown() -> None:
 def test_a_space_survives_json() -> None:
     again = FeatureSpace.from_json(SPACE.to_json())
     assert again == SPACE
-    assert again.digest() == SPACE.digest() != FeatureSpace.fit(CORPUS[:20], RULES).digest()
     with pytest.raises(ValueError, match=rf"the feature space has 1 templates, not {len(TEMPLATES)}; fit it again"):
         FeatureSpace.from_json('{"roles": ["O"], "features": [[]]}')
 
@@ -155,14 +151,7 @@ def test_gold_that_no_candidate_covers_is_counted() -> None:
     assert nothing.arc_features.shape == (0, SLOTS)
 
 
-def test_encoding_is_saved_and_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoding_is_saved(tmp_path: Path) -> None:
     ENCODED.save(tmp_path / "e.npz")
     again = Encoded.load(tmp_path / "e.npz")
     assert all(np.array_equal(getattr(again, f.name), getattr(ENCODED, f.name)) for f in fields(Encoded))
-    first = encode_cached(CORPUS[:10], RULES, SPACE, tmp_path / "cache")
-    encode_cached(CORPUS[:11], RULES, SPACE, tmp_path / "cache")
-    encode_cached(CORPUS[:10], CandidateRules(), SPACE, tmp_path / "cache")
-    assert len(list((tmp_path / "cache").iterdir())) == 3, "other sentences or rules are other entries"
-    monkeypatch.setattr(encoding, "encode", lambda *_: pytest.fail("encoded again"))
-    second = encode_cached(CORPUS[:10], RULES, SPACE, tmp_path / "cache")
-    assert np.array_equal(first.arc_features, second.arc_features)

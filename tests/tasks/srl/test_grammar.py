@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.features import arc_features
-from spen.tasks.srl.grammar import GENRES, make_corpus, make_sentence
+from spen.tasks.srl.grammar.corpus import GENRES, make_corpus, make_sentence
 from spen.tasks.srl.sentences import check_tree, column_of, is_core
 
 

@@ -8,17 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.tasks.srl.conll2005 import read_conll2005, read_props
 from spen.tasks.srl.constituents import (
     Phrase,
     dependencies,
     parse_bits,
     parse_brackets,
-    phrase_of_bits,
-    with_dependencies,
 )
-from spen.tasks.srl.penn import make_conll2005
-from spen.tasks.srl.sentences import BadCorpus, Sentence, check_tree
+from spen.tasks.srl.formats.conll2005 import read_conll2005, read_props
+from spen.tasks.srl.formats.penn import make_conll2005
+from spen.tasks.srl.sentences import BadCorpus, check_tree
 
 TREES = """
 ( (S
@@ -76,9 +74,10 @@ def test_brackets_round_trip(trees: list[Phrase]) -> None:
 
 
 @given(TREE)
-def test_parse_bits_round_trip(tree: Phrase) -> None:
-    words, tags = [leaf.word for leaf in tree.leaves()], [leaf.label for leaf in tree.leaves()]
-    assert phrase_of_bits(words, tags, parse_bits(tree)) == tree
+def test_parse_bits_are_the_brackets_around_words(tree: Phrase) -> None:
+    leaves = [f"({leaf.label} {leaf.word})" for leaf in tree.leaves()]
+    bits = [bit.replace("*", leaf) for bit, leaf in zip(parse_bits(tree), leaves, strict=True)]
+    assert "".join(bits) == bracketed(tree).replace(" (", "(")
 
 
 @given(TREE)
@@ -104,14 +103,6 @@ def test_the_content_word_is_the_head() -> None:
     assert dependencies(second) == ((2, 2, -1, 2, 2, 2), ("nsubj", "aux", "root", "cc", "conj", "punct"))
 
 
-def test_sentences_take_dependencies_from_their_phrases() -> None:
-    sentence = Sentence(words=("He", "sang"), xpos=("PRP", "VBD"), parse=("(S(NP*)", "(VP*))"))
-    found = with_dependencies(sentence)
-    assert (found.heads, found.deprels) == ((1, -1), ("nsubj", "root"))
-    with pytest.raises(ValueError, match="sentence 'x' has no phrases and tags to take a dependency tree from"):
-        with_dependencies(Sentence(words=("a",), sent_id="x"))
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -126,20 +117,6 @@ def test_sentences_take_dependencies_from_their_phrases() -> None:
 def test_malformed_brackets_are_named(text: str, message: str) -> None:
     with pytest.raises(BadCorpus) as error:
         list(parse_brackets(text, "f"))
-    assert str(error.value) == message
-
-
-@pytest.mark.parametrize(
-    ("bits", "message"),
-    [
-        (("(S*", "x"), "f:6: 'x' is no parse bit such as (S(NP* or *))"),
-        (("(S*)", "*)"), "f:6: '*)' closes a phrase that was never opened"),
-        (("(S*", "*"), "f:6: the phrase S is never closed in its sentence"),
-    ],
-)
-def test_malformed_bits_are_named(bits: tuple[str, ...], message: str) -> None:
-    with pytest.raises(BadCorpus) as error:
-        phrase_of_bits(("a", "b"), ("X", "X"), bits, "f", 5)
     assert str(error.value) == message
 
 

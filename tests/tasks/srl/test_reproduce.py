@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 import torch
 
+from spen.models import open_model
 from spen.tasks.srl import reproduce as module
-from spen.tasks.srl.conll2005 import read_props
 from spen.tasks.srl.corpora import builtin_splits, prepare, without_genre
-from spen.tasks.srl.predict import Labeller, main, render
+from spen.tasks.srl.formats.conll2005 import read_props
+from spen.tasks.srl.predict import Labeller, render
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.tasks.srl.reproduce import Job, Settings, jobs, reproduce
 from spen.tasks.srl.score import score
 from spen.tasks.srl.sentences import write_text
 from spen.tasks.srl.table import summarise
+from spen.tasks.srl.task import TASK, changed_row
+from spen.tasks.task import ReproduceOrder
 
 QUICK = SrlRecipe.quick
 
@@ -120,16 +123,17 @@ def test_parsed_text_is_labelled(out: Path, tmp_path: Path, capsys: pytest.Captu
     run, source = out / "runs" / "whole" / "spen-0", tmp_path / "in.conllu"
     source.write_text(CONLLU + "\n\n" + CONLLU + "\n")
     target = tmp_path / "out.props"
-    assert main([str(run), str(source), "-o", str(target)]) == 0
+    opened = open_model(run)
+    assert list(opened.predict([source], target)) == [target]
     assert "2 sentences, 2 predicates" in capsys.readouterr().err
     props = read_props(target)
     assert [p.length for p in props] == [5, 5]
     assert props[0].propositions[0].predicate == 2
     assert props[0] == props[1]
-    assert main([str(run), str(source), "--format", "json"]) == 0
+    assert list(opened.predict([source], None, style="json")) == []
     (first, _) = json.loads(capsys.readouterr().out)
     assert first["predicates"][0]["sense"] == "chase"
-    assert main([str(run), str(source), "--format", "pretty", "--decoder", "greedy"]) == 0
+    assert list(opened.predict([source], None, style="pretty")) == []
     assert "[V chased]" in capsys.readouterr().out
 
 
@@ -139,15 +143,14 @@ def test_labels_equal_those_of_the_evaluation(out: Path) -> None:
     assert labeller(dev) == read_props(out / "runs" / "whole" / "spen-0" / "dev.props.gz")
 
 
-def test_mistakes_are_one_line(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_conllu_is_refused(out: Path, tmp_path: Path) -> None:
     run = out / "runs" / "whole" / "spen-0"
     source = tmp_path / "bad.conllu"
     source.write_text("1\tOnly\n")
-    assert main([str(run), str(source)]) == 2
-    assert main([str(tmp_path), str(source)]) == 2
-    errors = capsys.readouterr().err.splitlines()
-    assert "2 columns where CoNLL-U has 10" in errors[0]
-    assert "is not a run: it has no run.json" in errors[1]
+    with pytest.raises(ValueError, match="2 columns where CoNLL-U has 10"):
+        open_model(run).predict([source], None)
+    with pytest.raises(ValueError, match="roles are labelled one CoNLL-U file at a time, not 2"):
+        open_model(run).predict([source, source], None)
     with pytest.raises(ValueError, match="no format is called 'xml'"):
         render([], [], "xml")  # type: ignore[arg-type]
 
@@ -209,7 +212,7 @@ def test_side_by_side_bases_first_and_the_longest_next(
     order: list[str] = []
     monkeypatch.setattr(module, "_work", lambda job, *rest: order.append(job.row) or finish(job, *rest))
     settings = Settings(out=tmp_path, data=None, rows=("structured", "spen", "spen-best"), seeds=(0,), dev_only=True)
-    assert module._side_by_side(replace(settings, workers=1), jobs(settings), None)
+    assert module._side_by_side(replace(settings, workers=1), jobs(settings), None, print)
     assert order == ["best-local", "local", "spen-best", "spen", "structured"]
     line = "whole spen seed 0: dev greedy 1.00, dev ad3 2.00, 3 violations, trained in 4 s, 5 sentences a second"
     assert line in capsys.readouterr().out
@@ -226,8 +229,8 @@ def test_side_by_side_a_failure_is_named_and_stops_what_is_built_on_it(
 
     monkeypatch.setattr(module, "_work", work)
     settings = Settings(out=tmp_path, data=None, rows=("spen", "structured"), seeds=(0,), workers=2)
-    assert not module._side_by_side(settings, jobs(settings), None)
-    assert capsys.readouterr().err == "whole local seed 0 failed: RuntimeError: out of memory\n"
+    assert not module._side_by_side(settings, jobs(settings), None, print)
+    assert "whole local seed 0 failed: RuntimeError: out of memory\n" in capsys.readouterr().out
     assert not Job("spen", 0, "whole").result(tmp_path).exists()
     assert Job("structured", 0, "whole").result(tmp_path).exists()
 
@@ -236,7 +239,7 @@ def test_side_by_side_a_failure_is_named_and_stops_what_is_built_on_it(
 def test_side_by_side_nothing_begins_shortly_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_work", lambda *_: pytest.fail("too late to begin"))
     settings = Settings(out=tmp_path, data=None, rows=("local",), seeds=(0, 1), workers=2)
-    assert not module._side_by_side(settings, jobs(settings), time.time() + 5)
+    assert not module._side_by_side(settings, jobs(settings), time.time() + 5, print)
 
 
 def test_a_worker_stops_in_time_to_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,3 +259,12 @@ def test_a_genre_is_left_out_whole() -> None:
     assert sum(map(len, left.values())) == 50 - sum(s.genre != "court" for s in splits["test"])
     with pytest.raises(ValueError, match="no sentence is of genre 'moon'; there are court, farm, harbour"):
         without_genre(splits, "moon")
+
+
+def test_settings_hold_for_every_row_or_for_one() -> None:
+    settings = {"steps": "5", "spen:rate": "0.1"}
+    assert changed_row("spen", settings) == "spen:steps=5:rate=0.1"
+    assert changed_row("local", settings) == "local:steps=5"
+    order = ReproduceOrder(Path("unused"), rows=("local",), settings={"spen:rate": "0.1"})
+    with pytest.raises(ValueError, match="no row among local takes the option 'spen:rate'"):
+        TASK.reproduce(order)

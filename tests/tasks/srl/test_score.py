@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.tasks.srl.conll2005 import write_props
+from spen.tasks.srl.formats.conll2005 import write_props
 from spen.tasks.srl.score import Tally, join_pieces, score, score_files, score_table
 from spen.tasks.srl.sentences import Argument, Proposition, Props
 

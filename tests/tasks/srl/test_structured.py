@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from spen.tasks.srl.build import build
 from spen.tasks.srl.recipes import find_recipe
 from spen.tasks.srl.structured import ConstrainedLogLoss, log_partition
-from spen.tasks.srl.systems import build
 from tests.tasks.srl.small import batch, prepared
 
 

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from spen.tasks.srl.arcs import ArcSource
+from spen.tasks.srl.build import _principal, build, stages
 from spen.tasks.srl.recipes import ABLATIONS, RECIPES, TERMS, SrlRecipe, find_recipe
-from spen.tasks.srl.systems import _principal, build, stages
-from spen.tasks.srl.training import load_system, recipe_of, train
+from spen.tasks.srl.train import load_system, recipe_of, train
 from tests.tasks.srl.small import batch, prepared
 
 
@@ -153,7 +153,7 @@ def test_training_knobs_reach_the_stages() -> None:
 
 @pytest.mark.slow
 def test_a_base_run_is_taken_over_and_a_run_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spen.tasks.srl.training.sources", lambda *_: _two_sources())
+    monkeypatch.setattr("spen.tasks.srl.train.sources", lambda *_: _two_sources())
     data = prepared()
     small = {"pretrain_epochs": 1, "clamped_epochs": 1, "joint_epochs": 1}
     local, spen = (replace(find_recipe(name), **small) for name in ("local", "spen"))
@@ -184,9 +184,9 @@ def test_a_recipe_can_be_changed_by_name() -> None:
     assert find_recipe("spen:base=local+dropout=0.3").base == "local:dropout=0.3"
     assert recipe_of({"task": "srl", **json.loads(json.dumps(found.describe()))}) == found
     for name, problem in (
-        ("spen:speed=3", "'speed=3' changes nothing: write key=value with a key of templates"),
-        ("spen:steps", "'steps' changes nothing"),
-        ("spen:steps=few", "steps is a number of type int, not 'few'"),
+        ("spen:speed=3", "recipe spen has no option 'speed'; it has templates"),
+        ("spen:steps", "'steps' does not read as key=value"),
+        ("spen:steps=few", "steps is a whole number, not 'few'"),
         ("spen:convex=maybe", "convex is true or false, not 'maybe'"),
         ("spen:update=newton", "update is one of logits, through_logits, mirror, projected, not 'newton'"),
     ):

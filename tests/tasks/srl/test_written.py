@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.counting import Operations
-from spen.energies import EntropySmoothed, Linear, SoftNand, Sum
+from spen.energies import Energy, EntropySmoothed, Linear, SoftNand, Sum
 from spen.gradients import Exact, Written
 from spen.objectives import EndToEnd
-from spen.protocols import Energy
+from spen.tasks.srl.build import build
 from spen.tasks.srl.energy import Held, pick, repeat_constraint
+from spen.tasks.srl.gradient_formulas import Bound, bind, is_written
 from spen.tasks.srl.metrics import ConstrainedLoss
 from spen.tasks.srl.recipes import RECIPES, find_recipe
-from spen.tasks.srl.systems import build
-from spen.tasks.srl.written import Bound, bind, is_written
 from tests.tasks.srl.small import batch, prepared, scored
 from tests.tasks.srl.test_energy import TERMS, loud
 
@@ -124,7 +123,7 @@ class _Nothing(nn.Module):
 
 @bind.register
 def _(term: _Nothing, features: object) -> object:
-    from spen.tasks.srl.written import Slope
+    from spen.tasks.srl.gradient_formulas import Slope
 
     return lambda point: Slope(None)
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from spen.tasks.denoising.images import DEPTH_PEAK_MM, BadImage, list_images, load_image
 from spen.tasks.denoising.metrics import surface_mask
-from spen.tasks.denoising.scenes import SPLITS, room_frame
+from spen.tasks.denoising.recipes import GREY_SIGMA
+from spen.tasks.denoising.rooms.scenes import SPLITS, room_frame
 from spen.tasks.denoising.sensor import STRENGTH_30DB_REDKITCHEN, STRENGTH_30DB_ROOMS, Sensor
 
 PEAK_M = DEPTH_PEAK_MM / 1000
@@ -23,9 +24,6 @@ CLEAN_UNITS_PER_MM = 2.0
 """The prepared form stores truth in half millimetres."""
 
 CROP = (96, 128)
-
-GREY_SIGMA = 25.0
-"""Noise of the grey images, in units of 1/255."""
 
 
 class Frame(NamedTuple):

@@ -6,18 +6,16 @@ image needs: below one pixel a level changes nothing.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+import spen
 from spen.export import BATCH, Exportable, Size
-from spen.tasks.denoising.experiment import load_trained
-from spen.tasks.denoising.predict import load_shipped
-from spen.tasks.denoising.priors import Observation
-from spen.tasks.denoising.recipes import System
+from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.recipes import Recipe, System
 
 __all__ = ["LARGEST", "exportable", "fill_any_size", "fill_onnx"]
 
@@ -86,20 +84,19 @@ def _fill_onnx(image: Any, seen: Any, levels: int) -> Any:
     return op.Add(image, op.Mul(op.Sub(1.0, seen), above))
 
 
-def exportable(name: str) -> Exportable:
-    """A run folder, a saved model or a shipped one, ready to be exported."""
-    trained = load_trained(name) if Path(name).is_dir() else load_shipped(name)
+def exportable(model: spen.SPEN, recipe: Recipe) -> Exportable:
+    """A trained model, ready to be exported."""
     side = Size("height", 8, LARGEST), Size("width", 8, LARGEST)
     shape = (BATCH, None, *side)
     fill = torch.ops.spen.fill_pyramid.default
     return Exportable(
-        model=trained.model,
+        model=model,
         example=_example,
         shapes={"image": shape, "seen": shape},
-        descend=isinstance(trained.recipe.method, System),
+        descend=isinstance(recipe.method, System),
         metadata={
-            "task": "denoising",
-            "recipe": trained.recipe.name,
+            "task": recipe.task,
+            "recipe": recipe.name,
             "image": "depth divided by 4000 mm, or grey values by 255",
             "seen": "1 where there is a reading, 0 in a hole",
             "y": "the image without noise, holes filled",

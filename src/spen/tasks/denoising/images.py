@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from spen.tasks.denoising.kinds import Holes
+from spen.tasks.denoising.recipe_types import Holes
 
 DEPTH_PEAK_MM = 4000.0
 """Depth images enter a model as depth / 4000 mm."""

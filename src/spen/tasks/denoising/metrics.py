@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
+from torchmetrics import Metric
 
 from spen.tasks.denoising.images import DEPTH_PEAK_MM
+from spen.tasks.denoising.losses import Target
 
 EDGE_MM = 40.0
 """A 3×3 window of truth that spans more than this holds a depth discontinuity."""
@@ -89,3 +91,30 @@ def surface_mask(
     edge = ndimage.maximum_filter(filled, 3) - ndimage.minimum_filter(filled, 3) > EDGE_MM + 0.01
     near_edge = ndimage.binary_dilation(edge, iterations=EDGE_DISTANCE)
     return known & seen & ~near_edge & ~ndimage.binary_dilation(~seen)
+
+
+class PSNR(Metric):
+    """20·log10(1 / RMSE) per frame over its scored pixels, then the mean over frames.
+
+    NaN where an answer is not a number, which makes an epoch never the best.
+    """
+
+    higher_is_better = True
+    full_state_update = False
+    total: Tensor
+    frames: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("frames", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, y: Tensor, target: Target) -> None:
+        values = psnr(y, target.truth, target.scored > 0)
+        known = ~values.isnan()
+        self.total += values[known].sum()
+        self.frames += known.sum()
+
+    def compute(self) -> Tensor:
+        mean = self.total / self.frames
+        return torch.where(mean.isneginf(), torch.nan, mean)

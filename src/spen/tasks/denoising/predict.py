@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 
 import torch.nn.functional as F
 
-import spen
-from spen.tasks.denoising.experiment import Denoise, Trained, build, denoiser, load_run
+from spen.tasks.denoising.build import Denoise
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import (
     WRITTEN_SUFFIXES,
     BadImage,
@@ -18,41 +17,10 @@ from spen.tasks.denoising.images import (
     load_image,
     save_image,
 )
-from spen.tasks.denoising.kinds import Holes
-from spen.tasks.denoising.priors import Observation
-from spen.tasks.denoising.recipes import System, find_recipe, find_regime
-from spen.tasks.shipped import about, check_model
-from spen.training import load_weights
+from spen.tasks.denoising.recipe_types import Holes
 
 LEAST = 16
 """Pixels a side that every system can work with; a smaller image is continued, and the answer cut to its size."""
-
-
-def load_model(name: str, device: str = "cpu") -> Denoise:
-    """A model shipped with the package, by name, or a run folder."""
-    return load_system(name, device)[0]
-
-
-def load_system(name: str, device: str = "cpu") -> tuple[Denoise, spen.SPEN | None]:
-    """The same, with the SPEN behind it where there is one: its trajectory shows how the answer was found."""
-    if Path(name).is_dir():
-        return load_run(name, device)
-    trained = load_shipped(name)
-    system = isinstance(trained.recipe.method, System)
-    return denoiser(trained.model, trained.objective, device), trained.model if system else None
-
-
-def load_shipped(name: str) -> Trained:
-    """A model shipped with the package."""
-    check_model(name)
-    config = about(name)
-    if config["task"] != "denoising":
-        raise ValueError(f"{name} is a model of the task {config['task']!r}, not of denoising")
-    recipe = find_recipe(config["recipe"]).restored(config["options"])
-    model, objective = build(recipe, find_regime(config["data"]))
-    with resources.as_file(resources.files("spen") / "weights" / f"{name}.safetensors") as path:
-        model.load_state_dict(load_weights(path))
-    return Trained(recipe, model, objective)
 
 
 def denoise_image(denoise: Denoise, image: GreyImage) -> GreyImage:

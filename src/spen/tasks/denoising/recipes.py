@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spen.tasks.denoising.kinds import Classical, Network, Recipe, Schedule, System
+from spen.tasks.denoising.recipe_types import Classical, Network, Recipe, Schedule, System
+
+STRENGTH_30DB_REDKITCHEN, STRENGTH_30DB_ROOMS = 15.47, 12.24
+"""Multiples of a Kinect's noise at which the mean PSNR of the reading is 30 dB, on the clean maps of RedKitchen's
+development frames and on 32 development frames of the rooms: `python -m spen.tasks.denoising.calibrate`."""
+
+GREY_SIGMA = 25.0
+"""Noise of the grey images, in units of 1/255."""
 
 __all__ = [
     "ABLATION",
@@ -25,39 +32,75 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True)
 class Regime:
-    """A data set and the scale s at which its noise is near 0.07."""
+    """A data set: the frames it opens, the noise that training adds to them, and a scale s at which it is near 0.07."""
 
     name: str
     about: str
     scale: float
+    opens: str  # a function of `datasets`
     needs: str | None  # the folder of data it reads; None: built in
     like: str = ""  # the data set whose choices it takes over
+    strength: float | None = None  # of the simulated sensor; None: readings are real, or no depth at all
+    sigma: float = 0.0  # of Gaussian noise, out of 255, drawn anew for every crop
+    flips: bool = False  # whether crops are always turned over
+    many: bool = True  # whether frames take long to make, so that processes share them
+    obtain: str = ""
 
     @property
     def home(self) -> str:
         """The data set that choices are made for."""
         return self.like or self.name
 
+    @property
+    def real(self) -> bool:
+        """Whether its readings are those of a sensor, which cannot read again."""
+        return self.strength is None and not self.sigma
 
+
+_KITCHEN: dict[str, Any] = {
+    "needs": "denoising/redkitchen",
+    "obtain": "spen data fetch 7scenes, then spen data make 7scenes",
+}
 REGIMES = {
     r.name: r
     for r in (
-        Regime(name="rooms", about="built-in rooms through the simulated sensor, 30 dB", scale=2.5, needs=None),
+        Regime(
+            name="rooms",
+            about="built-in rooms, simulated sensor at 12 times the noise of a Kinect (30 dB)",
+            scale=2.5,
+            opens="open_rooms",
+            needs=None,
+            strength=STRENGTH_30DB_ROOMS,
+        ),
         Regime(
             name="simulated",
-            about="RedKitchen's geometry through the simulated sensor, 30 dB: the paper's regime",
+            about="RedKitchen's geometry, simulated sensor at 15 times the noise of a Kinect (30 dB)",
             scale=2.5,
-            needs="denoising/redkitchen",
+            opens="open_simulated",
+            strength=STRENGTH_30DB_REDKITCHEN,
+            **_KITCHEN,
         ),
-        Regime(name="redkitchen", about="RedKitchen as the sensor saw it", scale=25.0, needs="denoising/redkitchen"),
+        Regime(
+            name="redkitchen", about="RedKitchen as the sensor saw it", scale=25.0, opens="open_redkitchen", **_KITCHEN
+        ),
         Regime(
             name="redkitchen-half",
-            about="to choose by: half of its training frames, scored on development frames far away",
+            about="for choosing options: half of RedKitchen's training frames, scored on development frames",
             scale=25.0,
-            needs="denoising/redkitchen",
+            opens="open_half",
             like="redkitchen",
+            **_KITCHEN,
         ),
-        Regime(name="gaussian", about="grey images, Gaussian noise of 25/255", scale=1.0, needs="denoising/train400"),
+        Regime(
+            name="gaussian",
+            about="grey images, Gaussian noise of 25/255",
+            scale=1.0,
+            opens="open_grey",
+            needs="denoising/train400",
+            sigma=GREY_SIGMA,
+            flips=True,
+            many=False,  # decoded in a moment, and of mixed sizes
+        ),
     )
 }
 
@@ -94,10 +137,10 @@ def _all() -> list[Recipe]:
     foe = System(prior="foe", steps=20, rate=0.05, weight=_FOE_WEIGHT)
     deep = System(prior="deep", steps=20, rate=0.05)
     # The hinge falls to nothing, and learning stops, once E is too curved for the descent that looks for violations:
-    # rates of 0.05 end there after 200 small batches, 0.02 does not (docs/denoising.md).
+    # rates of 0.05 end there after 200 small batches, 0.02 does not (docs/experiments/denoising.md).
     careful: dict[str, Any] = {"objective": "hinge", "learn_rates": False, "rate": 0.02}
     # Five times the rate of the nets is worth 0.8 dB after 400 small batches, for a field of experts and for a deep
-    # prior alike (docs/denoising.md).
+    # prior alike (docs/experiments/denoising.md).
     fast = Schedule(learning_rate=2e-2)
     return [
         Recipe(name="bm3d", about="block matching and 3-D filtering", paper=35.46, method=Classical(kind="bm3d")),
@@ -117,7 +160,7 @@ def _all() -> list[Recipe]:
         ),
         Recipe(
             name="convnet+",
-            about="the same, adding to its input, told of the holes and blind to the level",
+            about="the same as a residual network that reads the mask of missing pixels and zero-mean input",
             paper=None,
             method=Network(kind="convnet"),
         ),

@@ -16,14 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.denoising.baselines.holes import fill_pyramid
+from spen.models import find_model
 from spen.tasks.denoising.data import Frame
-from spen.tasks.denoising.experiment import load_run, open_splits
+from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.holes import fill_pyramid
+from spen.tasks.denoising.losses import observation
 from spen.tasks.denoising.metrics import psnr
-from spen.tasks.denoising.predict import load_model
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.opened import Denoiser
 from spen.tasks.denoising.recipes import find_regime
-from spen.tasks.denoising.scoring import observation
+from spen.tasks.denoising.train import open_splits
 from spen.training import Run
 
 matplotlib.use("Agg")
@@ -171,7 +172,8 @@ def _run_all(
     answers: dict[str, Tensor] = {}
     descents: dict[str, list[tuple[float, float]]] = {}
     for name, result in first.items():
-        denoise, model = (load_model(result["model"]), None) if "model" in result else load_run(result["folder"])
+        opened = Denoiser.open(find_model(result.get("model") or result["folder"]))
+        denoise, model = opened.denoise, None if "model" in result else opened.model
         answers[name] = denoise(x)[0]
         if model is not None:
             with torch.no_grad():

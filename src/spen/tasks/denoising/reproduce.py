@@ -1,18 +1,10 @@
-"""Table 1: train every row, score it on the test split, put the paper's figure beside it.
-
-``python -m spen.tasks.denoising.reproduce --help`` is the same as ``spen reproduce table1`` without its terminal
-dress. It runs several rows side by side on one card, changes recipes, and joins what other machines have made:
-
-    python -m spen.tasks.denoising.reproduce --data simulated --rows dp-3,foe-3 --seeds 0,1,2 --jobs 6 --set seconds=90
-    python -m spen.tasks.denoising.reproduce --data simulated --rows ablation --out runs/ablation --set batches=2000
-    python -m spen.tasks.denoising.reproduce --data simulated --rows none --merge OTHER_FOLDER
+"""Table 1: train every row, score it, put the paper's figure beside it.
 
 A row that is done is kept; one that was interrupted goes on. The results hold every row that the folder holds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import shutil
@@ -34,6 +26,8 @@ from spen.tasks.denoising.recipes import (
     find_recipe,
     find_regime,
 )
+from spen.tasks.options import accelerator_of
+from spen.tasks.task import Reproduced, ReproduceOrder
 
 QUICK_ROWS = ("tv", "foe-3", "dp-3")
 QUICK_OPTIONS = {
@@ -66,6 +60,7 @@ class Job:
     seconds: float | None
     options: tuple[Option, ...] = ()
     cache: str | None = None
+    split: str = "test"
 
     @property
     def folder(self) -> Path:
@@ -77,6 +72,35 @@ class Job:
         return recipe.with_options(**dict(self.options))
 
 
+def reproduce(order: ReproduceOrder, data: str) -> Reproduced:
+    """All rows that were asked for, the table as text, and the report."""
+    from spen.tasks.denoising.report import write_report
+
+    def tell(result: dict[str, Any]) -> None:
+        text = f"{result['psnr']:.2f} dB" if "psnr" in result else result.get("problem", "unfinished")
+        order.tell(f"  {result['recipe']} (seed {result['seed']}): {text}")
+
+    whole = table1(
+        data,
+        order.out,
+        rows=order.rows or None,
+        seeds=order.seeds,
+        quick=order.quick,
+        jobs=order.jobs,
+        accelerator=accelerator_of(order.device),
+        seconds=order.seconds,
+        options=tuple(order.settings.items()),
+        merge=order.merge,
+        split="dev" if order.dev_only else "test",
+        tell=tell,
+    )
+    noisy = whole["raw"]
+    first = f"{'noisy':32s} {noisy['psnr']:7.2f} {'':6s} {noisy['surface_psnr']:8.2f} {noisy['hole_rmse_mm']:4.0f} mm"
+    lines = (HEAD, first, *map(line_of, whole["table"]))
+    finished = not any(result.get("unfinished") for result in whole["results"])
+    return Reproduced(whole, lines, Path(write_report(whole, order.out)), finished)
+
+
 def run_job(job: Job) -> dict[str, Any]:
     """Train (or go on training) and score. What fails is told, so that the other rows still come.
 
@@ -84,14 +108,16 @@ def run_job(job: Job) -> dict[str, Any]:
     """
     import torch
 
-    from spen.tasks.denoising.experiment import describe_run, evaluate, load_run, open_splits, train
+    from spen.models import find_model
+    from spen.tasks.denoising.opened import Denoiser
+    from spen.tasks.denoising.train import describe_run, evaluate, open_splits, train
     from spen.training import Run
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # crops have one size, so the search for the best kernel pays
     regime, recipe = find_regime(job.data), job.planned()
     common = _common(job.recipe, job.data, job.seed, job.folder)
-    scores = job.folder / "test.json"
+    scores = job.folder / f"{job.split}.json"
     try:
         if scores.exists():
             Run.begin(job.folder, describe_run(recipe, regime, quick=job.quick), job.seed)
@@ -111,10 +137,11 @@ def run_job(job: Job) -> dict[str, Any]:
         if run is None:
             return {**common, "unfinished": True}
         device = "cuda" if job.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-        denoise, model = load_run(job.folder, device)
-        result: dict[str, Any] = evaluate(denoise, open_splits(regime, quick=job.quick, cache=job.cache).test)
-        if model is not None:
-            result["parameters"] = sum(p.numel() for p in model.parameters())
+        opened = Denoiser.open(find_model(job.folder), device)
+        frames = getattr(open_splits(regime, quick=job.quick, cache=job.cache), job.split)
+        result: dict[str, Any] = evaluate(opened.denoise, frames)
+        if opened.model is not None:
+            result["parameters"] = sum(p.numel() for p in opened.model.parameters())
         result["train_seconds"] = round(sum(_seconds_of_stages(run.metrics()).values()), 1)
         result["batches"] = _batches(recipe, run.metrics())
         result["wall_seconds"] = round(time.monotonic() - began, 1)
@@ -143,6 +170,7 @@ def table1(
     seconds: float | None = None,
     options: tuple[Option, ...] = (),
     merge: tuple[Path | str, ...] = (),
+    split: str = "test",
     tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Train and score rows × seeds; write results-DATA.json and return it. Finished rows are not trained again.
@@ -151,6 +179,8 @@ def table1(
     ``rows=("none",)`` nothing is trained. An option is ``(key, value)`` for every row that has it, or
     ``("row:key", value)`` for one.
     """
+    from spen.tasks.denoising.timing import load
+
     names = expand_rows(rows or (QUICK_ROWS if quick else tuple(RECIPES)))
     names = tuple(name for name in names if name != NONE)
     find_regime(data)
@@ -160,7 +190,7 @@ def table1(
     cache = _prepared(data, quick, out, jobs) if jobs > 1 and names else None
     # All rows with the first seed, then with the next: what the first had to compile is there for the others.
     todo = [
-        Job(name, data, seed, str(out), quick, accelerator, seconds, chosen[name], cache)
+        Job(name, data, seed, str(out), quick, accelerator, seconds, chosen[name], cache, split)
         for seed in seeds
         for name in names
         if seed == seeds[0] or name not in DETERMINISTIC
@@ -173,15 +203,14 @@ def table1(
     if cache is not None:
         shutil.rmtree(cache, ignore_errors=True)
     done = {(r["recipe"], r["seed"]) for r in results}
-    results += [r for r in found(out, data, quick) if (r["recipe"], r["seed"]) not in done]
+    results += [r for r in found(out, data, quick, split) if (r["recipe"], r["seed"]) not in done]
     results.sort(key=lambda r: (_place(r["recipe"]), r["recipe"], r["seed"]))
     if quick and data == "rooms":
-        results.append(shipped())
+        results.append(shipped(split))
     ordered = tuple(dict.fromkeys(r["recipe"] for r in results))
     whole = {"data": data, "quick": quick, "results": results, "table": summary(results, ordered)}
-    whole["raw"] = raw(data, quick)
-    whole["timing"] = _timing(out)
-    Path(out).mkdir(parents=True, exist_ok=True)
+    whole["raw"] = raw(data, quick, split)
+    whole["timing"] = load(out)
     write_whole(Path(out) / f"results-{data}.json", json.dumps(whole, indent=1))
     return whole
 
@@ -203,10 +232,10 @@ def options_by_row(names: tuple[str, ...], data: str, options: tuple[Option, ...
     return {name: tuple(mine.items()) for name, mine in chosen.items()}
 
 
-def found(out: Path | str, data: str, quick: bool) -> list[dict[str, Any]]:
+def found(out: Path | str, data: str, quick: bool, split: str = "test") -> list[dict[str, Any]]:
     """Every finished run of a data set in a folder."""
     results = []
-    for path in sorted((Path(out) / data).glob("*/seed-*/test.json")):
+    for path in sorted((Path(out) / data).glob(f"*/seed-*/{split}.json")):
         description = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
         if description["recipe"]["quick"] == quick:
             common = _common(description["recipe"]["name"], data, description["seed"], path.parent)
@@ -216,6 +245,8 @@ def found(out: Path | str, data: str, quick: bool) -> list[dict[str, Any]]:
 
 def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
     """Copy the finished runs of a data set, and what was timed, from one folder into another; what is there stays."""
+    from spen.tasks.denoising.timing import load, record
+
     if not Path(source).is_dir():
         raise ValueError(f"{source} is no folder to join")
     copied = []
@@ -224,29 +255,30 @@ def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
         if not (target / "test.json").exists():
             shutil.copytree(path.parent, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))
             copied.append(target)
-    if _timing(source):
-        from spen.tasks.denoising.timing import record
-
-        record(_timing(source), out)
+    if timed := load(source):
+        record(timed, out)
     return copied
 
 
-def shipped() -> dict[str, Any]:
+def shipped(split: str = "test") -> dict[str, Any]:
     """The model that comes with the package, trained longer on the same rooms, on the quick test frames."""
-    from spen.tasks.denoising.experiment import evaluate, open_splits
-    from spen.tasks.denoising.predict import load_model
+    from spen.models import find_model
+    from spen.tasks.denoising.opened import Denoiser
+    from spen.tasks.denoising.train import evaluate, open_splits
 
-    result = evaluate(load_model(SHIPPED), open_splits(find_regime("rooms"), quick=True).test)
+    frames = getattr(open_splits(find_regime("rooms"), quick=True), split)
+    result = evaluate(Denoiser.open(find_model(SHIPPED)).denoise, frames)
     paper = find_recipe(SHIPPED).paper
     return {"recipe": SHIPPED_ROW, "data": "rooms", "seed": 0, "paper": paper, "model": SHIPPED, **result}
 
 
-def raw(data: str, quick: bool) -> dict[str, float]:
+def raw(data: str, quick: bool, split: str = "test") -> dict[str, float]:
     """The scores of the noisy image itself, holes filled."""
-    from spen.tasks.denoising.baselines.holes import fill_pyramid
-    from spen.tasks.denoising.experiment import evaluate, open_splits
+    from spen.tasks.denoising.holes import fill_pyramid
+    from spen.tasks.denoising.train import evaluate, open_splits
 
-    return evaluate(lambda x: fill_pyramid(x.image, x.seen), open_splits(find_regime(data), quick=quick).test)
+    frames = getattr(open_splits(find_regime(data), quick=quick), split)
+    return evaluate(lambda x: fill_pyramid(x.image, x.seen), frames)
 
 
 def summary(results: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -306,18 +338,12 @@ def _batches(recipe: Recipe, metrics: list[dict[str, Any]]) -> int | None:
     return len(metrics) * recipe.schedule.epoch_batches
 
 
-def _timing(out: Path | str) -> list[dict[str, Any]]:
-    path = Path(out) / "timing.json"
-    entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return entries
-
-
 def _prepared(data: str, quick: bool, out: Path | str, jobs: int) -> str | None:
     """Frames that take long to make are made once, on every core, for all rows."""
-    from spen.tasks.denoising.experiment import SPLIT_NAMES, kept_path, open_splits
-    from spen.tasks.denoising.kept import keep
+    from spen.tasks.denoising.frame_cache import keep
+    from spen.tasks.denoising.train import SPLIT_NAMES, kept_path, open_splits
 
-    if data == "gaussian":  # decoded in a moment, and of mixed sizes
+    if not find_regime(data).many:
         return None
     cache = Path(out) / f"frames-{data}"
     splits = open_splits(find_regime(data), quick=quick)
@@ -331,7 +357,7 @@ def _prepared(data: str, quick: bool, out: Path | str, jobs: int) -> str | None:
 
 def _made(which: tuple[str, bool, str, int]) -> Any:
     from spen.tasks.denoising.data import Frame
-    from spen.tasks.denoising.experiment import open_splits
+    from spen.tasks.denoising.train import open_splits
 
     data, quick, name, index = which
     frame = getattr(open_splits(find_regime(data), quick=quick), name).frame(index)
@@ -344,49 +370,3 @@ def _run_all(todo: list[Job], jobs: int) -> Iterator[dict[str, Any]]:
         return
     with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=1) as pool:
         yield from pool.imap_unordered(run_job, todo)
-
-
-def main() -> None:
-    """The plain command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="rooms")
-    parser.add_argument("--out", default="runs/table1")
-    parser.add_argument(
-        "--rows", default="", help="by commas; `ablation` for those of Sec. 6.1, `none` to train nothing"
-    )
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=float, help="of one run; what is unfinished then goes on next time")
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--accelerator", default="auto")
-    parser.add_argument("--set", action="append", default=[], metavar="[ROW:]KEY=VALUE", dest="options")
-    parser.add_argument("--merge", action="append", default=[], metavar="FOLDER", help="join its finished runs")
-    parser.add_argument("--report", action="store_true", help="write report-DATA.html too")
-    a = parser.parse_args()
-    whole = table1(
-        a.data,
-        a.out,
-        rows=tuple(a.rows.split(",")) if a.rows else None,
-        seeds=tuple(int(s) for s in a.seeds.split(",")),
-        quick=a.quick,
-        accelerator=a.accelerator,
-        jobs=a.jobs,
-        seconds=a.seconds,
-        options=tuple(tuple(o.rsplit("=", 1)) for o in a.options),  # type: ignore[arg-type]
-        merge=tuple(a.merge),
-        tell=lambda r: print(
-            r["recipe"], r["seed"], r.get("psnr", r.get("problem", "unfinished")), r.get("train_seconds"), flush=True
-        ),
-    )
-    print(HEAD)
-    print(f"{'noisy':32s} {whole['raw']['psnr']:7.2f} {'':6s} {whole['raw']['surface_psnr']:8.2f}")
-    for line in whole["table"]:
-        print(line_of(line))
-    if a.report:
-        from spen.tasks.denoising.report import write_report
-
-        print(write_report(whole, a.out))
-
-
-if __name__ == "__main__":
-    main()

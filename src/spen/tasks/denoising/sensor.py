@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Both by `python -m spen.tasks.denoising.calibrate`: the strength at which the mean PSNR of the reading against the
-# truth is 30 dB, on the clean maps of RedKitchen's development frames and on 32 development frames of the rooms.
-STRENGTH_30DB_REDKITCHEN = 15.47
-STRENGTH_30DB_ROOMS = 12.24
+from spen.tasks.denoising.recipes import STRENGTH_30DB_REDKITCHEN as STRENGTH_30DB_REDKITCHEN
+from spen.tasks.denoising.recipes import STRENGTH_30DB_ROOMS as STRENGTH_30DB_ROOMS
 
 
 class Reading(NamedTuple):
@@ -56,10 +54,6 @@ class Sensor:
             raise ValueError(f"near is {self.near} m and far {self.far} m; the range must satisfy 0 < near < far")
         if not self.focal > 0 or not self.baseline > 0:
             raise ValueError(f"focal {self.focal} and baseline {self.baseline} must be positive")
-
-    def with_strength(self, strength: float) -> Sensor:
-        """The same sensor at another strength."""
-        return replace(self, strength=strength)
 
     def __call__(
         self,

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from spen.storage import write_json
+from spen.tasks.denoising.build import build, denoiser
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.experiment import build, denoiser
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.recipes import find_recipe, find_regime
 from spen.training.run import hardware
 
@@ -51,11 +52,9 @@ def measure(name: str, *, device: str = "cpu", repeats: int = 5, size: tuple[int
 
 def record(entries: list[dict[str, Any]], out: Path | str) -> list[dict[str, Any]]:
     """Put them into ``out/timing.json``, beside what other devices took; the newest of a kind stands."""
-    path = Path(out) / FILE
     known = {_key(entry): entry for entry in load(out)}
     known.update({_key(entry): entry for entry in entries})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(list(known.values()), indent=1), encoding="utf-8")
+    write_json(Path(out) / FILE, list(known.values()))
     return list(known.values())
 
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from spen.energies import Energy, Scaled
 from spen.energies.compose import Term
 from spen.protocols import Formula
-from spen.tasks.denoising.baselines.holes import fill_pyramid
-from spen.tasks.denoising.priors import DataTerm, Observation
-from spen.tasks.denoising.unet_written import WrittenUNet
+from spen.tasks.denoising.energy import DataTerm, Observation
+from spen.tasks.denoising.holes import fill_pyramid
+from spen.tasks.denoising.unet_gradient import WrittenUNet
 
 SHARE = 0.5
 """a: how much of the fine structure counts as noise before the net has learned anything."""

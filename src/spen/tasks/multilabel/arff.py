@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from spen.tasks.multilabel.sets import LabelSets, tensor
+from spen.tasks.multilabel.label_sets import LabelSets, tensor
 
 Attribute = tuple[str, list[str] | None]  # its name, and its values if nominal
 _ATTRIBUTE = re.compile(

@@ -20,10 +20,10 @@ from spen.protocols import Objective
 from spen.storage import noted, write_whole
 from spen.tasks.multilabel.data import Splits, load
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1
+from spen.tasks.multilabel.objectives import WAYS
 from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
-from spen.tasks.multilabel.train import evaluate
-from spen.tasks.multilabel.ways import WAYS
-from spen.training import Run, TensorSource, fit, load_weights
+from spen.tasks.multilabel.train import evaluate, sources
+from spen.training import Run, fit, load_weights
 
 
 @dataclass(frozen=True)
@@ -156,10 +156,8 @@ def read_attempt(path: Path) -> Attempt:
 def _begin(folder: Path, recipe: MultilabelRecipe, splits: Splits, seconds: float | None, updates: int | None) -> None:
     """Note what is asked; as by `Run.begin`, a folder where something else was asked is refused."""
     budget = {"seconds": seconds, "updates": updates}
-    path, asked = (
-        folder / "asked.json",
-        {"recipe": _base(recipe).describe(), "budget": budget, "data set": _digest(splits)},
-    )
+    asked = {"recipe": _base(recipe).describe(), "budget": budget, "data set": _digest(splits)}
+    path = folder / "asked.json"
     known: dict[str, Any] = {}
     if path.exists() or not any(folder.glob("seed-*")):  # else attempts that nobody knows the budget of
         known, asked = noted(path, asked)
@@ -191,7 +189,7 @@ def _pretrained(
     base = _base(recipe)
     torch.manual_seed(seed)
     model = base.model(splits.train.x.shape[1], splits.train.y.shape[1])
-    train, dev = _sources(base, splits, seed)
+    train, dev = sources(base, splits, seed)
     options = _options(base, seed, progress)
     fit(model, base.stages()[:1], train, dev, TunedExampleF1(), **options, out=folder / "pretraining")
     return {name: value for name, value in model.state_dict().items() if name.startswith("features.")}
@@ -209,7 +207,7 @@ def _attempt(
     progress: bool | None,
 ) -> Attempt:
     own = changed(recipe, way).with_changes(pretrain_epochs=0, clamped_epochs=0)
-    train, dev = _sources(own, splits, seed)
+    train, dev = sources(own, splits, seed)
     epochs = 10**6 if seconds is not None else own.epochs if updates is None else -(-updates // train.count())
     own = own.with_changes(epochs=epochs, decay_to=1.0 if seconds is not None else own.decay_to)
     torch.manual_seed(seed)
@@ -233,11 +231,6 @@ def _attempt(
     return Attempt(way, seed, result.threshold, result.dev, result.test, result.seconds, kept, result.steps_used, curve)
 
 
-def _sources(recipe: MultilabelRecipe, splits: Splits, seed: int) -> tuple[TensorSource, TensorSource]:
-    train = TensorSource(splits.train.x, splits.train.y, recipe.batch_size, seed=seed)
-    return train, TensorSource(splits.dev.x, splits.dev.y, 1024, shuffle=False)
-
-
 def _options(recipe: MultilabelRecipe, seed: int, progress: bool | None) -> dict[str, Any]:
     return {"seed": seed, "recipe": recipe.describe(), "accelerator": "cpu", "progress": progress, "vitals_every": 0}
 
@@ -247,5 +240,4 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _write(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(value, indent=1).replace("NaN", "null") + "\n")

@@ -15,7 +15,7 @@ from numpy.lib.npyio import NpzFile
 
 from spen.tasks.locations import find_data
 from spen.tasks.multilabel.arff import read_arff
-from spen.tasks.multilabel.sets import LabelSets, tensor
+from spen.tasks.multilabel.label_sets import LabelSets, tensor
 
 
 @dataclass(frozen=True)

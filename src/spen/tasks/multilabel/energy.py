@@ -8,8 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from spen.energies import EntropySmoothed, Linear, Softplus, Sum
-from spen.protocols import Energy
+from spen.energies import Energy, EntropySmoothed, Linear, Softplus, Sum
 from spen.tasks.multilabel.features import LabelFeatures, scores_of
 
 

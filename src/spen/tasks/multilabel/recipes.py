@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from spen.tasks.options import changed
 
 if TYPE_CHECKING:
     from spen.model import SPEN
@@ -85,13 +87,13 @@ class MultilabelRecipe:
 
     def model(self, inputs: int, labels: int) -> SPEN:
         """An untrained model."""
-        from spen.tasks.multilabel.systems import build_model  # torch comes when something is built
+        from spen.tasks.multilabel.build import build_model  # torch comes when something is built
 
         return build_model(self, inputs, labels)
 
     def stages(self) -> list[Stage]:
         """Pretraining, then the way; the feed-forward baseline is pretraining alone, for as many epochs in all."""
-        from spen.tasks.multilabel.systems import build_stages
+        from spen.tasks.multilabel.build import build_stages
 
         return build_stages(self)
 
@@ -111,11 +113,7 @@ class MultilabelRecipe:
 
     def with_options(self, **options: str) -> MultilabelRecipe:
         """Some values changed by text (`--set key=value`); an unknown key is named."""
-        known = [f.name for f in fields(self) if f.name not in ("name", "way", "data", "published")]
-        unknown = [key for key in options if key not in known]
-        if unknown:
-            raise ValueError(f"recipe {self.name} has no option {unknown[0]!r}; it has {', '.join(known)}")
-        return replace(self, **{key: _value(key, text) for key, text in options.items()})
+        return changed(self, options, fixed=("name", "way", "data", "published"))
 
     def with_changes(self, **changes: Any) -> MultilabelRecipe:
         """The same recipe with some values changed."""
@@ -164,24 +162,3 @@ def find_recipe(name: str) -> MultilabelRecipe:
     if name not in RECIPES:
         raise ValueError(f"there is no multilabel recipe {name!r}; there are {', '.join(RECIPES)}")
     return RECIPES[name]
-
-
-_CAST: dict[str, Any] = {
-    "int": int,
-    "float": float,
-    "float | None": lambda text: None if text == "none" else float(text),
-    "int | None": lambda text: None if text == "none" else int(text),
-    "bool": lambda text: {"true": True, "false": False}[text],
-    "tuple[int, ...]": lambda text: tuple(int(part) for part in text.split("x")),
-}
-_WANTED = {"float | None": "a number or none", "int | None": "a whole number or none", "int": "a whole number"}
-_WANTED |= {"float": "a number", "bool": "true or false", "tuple[int, ...]": "widths such as 400x200"}
-
-
-def _value(key: str, text: str) -> Any:
-    """The text as the type of the field."""
-    kind = str(next(f.type for f in fields(MultilabelRecipe) if f.name == key))
-    try:
-        return _CAST.get(kind, str)(text)
-    except (ValueError, KeyError):
-        raise ValueError(f"{key} must be {_WANTED[kind]}, not {text!r}") from None

@@ -13,10 +13,10 @@ from torch import Tensor
 from spen.model import SPEN
 from spen.protocols import Objective
 from spen.tasks.multilabel.data import Splits, load
+from spen.tasks.multilabel.label_sets import LabelSets
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1, scores, tune_threshold
 from spen.tasks.multilabel.recipes import MultilabelRecipe
-from spen.tasks.multilabel.sets import LabelSets
-from spen.training import Run, TensorSource, fit
+from spen.training import TensorSource, fit
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,7 @@ def train(
     run = fit(
         model,
         stages,
-        TensorSource(splits.train.x, splits.train.y, recipe.batch_size, seed=seed),
-        TensorSource(splits.dev.x, splits.dev.y, 1024, shuffle=False),
+        *sources(recipe, splits, seed),
         TunedExampleF1(),
         out=out,
         seed=seed,
@@ -72,18 +71,10 @@ def train(
     return model, result
 
 
-def load_run(folder: Path | str, splits: Splits | None = None) -> tuple[MultilabelRecipe, SPEN, Splits]:
-    """The recipe, the trained model and the data of a run folder; ``splits`` in the place of its own data."""
-    run = Run.open(folder)
-    recipe = MultilabelRecipe.from_description(run.description()["recipe"])
-    splits = load(recipe.data, dev=recipe.dev) if splits is None else splits
-    model = recipe.model(splits.train.x.shape[1], splits.train.y.shape[1])
-    try:
-        model.load_state_dict(run.load())
-    except RuntimeError:
-        wide = f"{splits.train.x.shape[1]} inputs and {splits.train.y.shape[1]} labels"
-        raise ValueError(f"{folder} was trained on other data: its weights do not fit {wide}") from None
-    return recipe, model, splits
+def sources(recipe: MultilabelRecipe, splits: Splits, seed: int) -> tuple[TensorSource, TensorSource]:
+    """What is trained on, and what is scored after each epoch."""
+    train = TensorSource(splits.train.x, splits.train.y, recipe.batch_size, seed=seed)
+    return train, TensorSource(splits.dev.x, splits.dev.y, 1024, shuffle=False)
 
 
 def evaluate(recipe: MultilabelRecipe, model: SPEN, splits: Splits, *, seed: int = 0, seconds: float = 0.0) -> Result:

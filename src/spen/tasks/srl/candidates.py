@@ -12,13 +12,13 @@ Each candidate carries its path, which says how it was found. Only paths that le
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spen.tasks.srl.sentences import ROOT, Sentence
 
-__all__ = ["Candidate", "CandidateReport", "CandidateRules", "Tree", "evaluate_candidates", "propose"]
+__all__ = ["Candidate", "CandidateRules", "Tree", "propose"]
 
 
 class Candidate(NamedTuple):
@@ -193,54 +193,3 @@ class CandidateRules:
         if paths is None:
             return [sorted(candidates) for candidates in found]
         return [sorted(c for c in candidates if c.path in paths) for candidates in found]
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateReport:
-    """How many gold arguments the candidates reach, and at what price."""
-
-    predicates: int
-    arguments: int
-    candidates: int
-    covered: int
-    most_spans: int
-
-    @property
-    def recall(self) -> float:
-        """Percent of gold arguments that are candidates."""
-        return 100 * self.covered / self.arguments if self.arguments else 0.0
-
-    @property
-    def precision(self) -> float:
-        """Percent of candidates that are gold arguments."""
-        return 100 * self.covered / self.candidates if self.candidates else 0.0
-
-    @property
-    def per_predicate(self) -> float:
-        return self.candidates / self.predicates if self.predicates else 0.0
-
-    def __str__(self) -> str:
-        return (
-            f"{self.candidates:,} candidates for {self.predicates:,} predicates ({self.per_predicate:.2f} each), "
-            f"recall {self.recall:.2f} %, precision {self.precision:.2f} %, "
-            f"at most {self.most_spans} spans in a sentence"
-        )
-
-
-def evaluate_candidates(
-    sentences: Iterable[Sentence], rules: Callable[[Sentence], list[list[Candidate]]]
-) -> CandidateReport:
-    """Recall and precision of candidates against gold spans, labels aside."""
-    predicates = arguments = candidates = covered = most = 0
-    for sentence in sentences:
-        spans: set[tuple[int, int]] = set()
-        for proposition, found in zip(sentence.propositions, rules(sentence), strict=True):
-            offered = {candidate[:2] for candidate in found}
-            gold = [(a.start, a.end) for a in proposition.arguments]
-            predicates += 1
-            arguments += len(gold)
-            candidates += len(offered)
-            covered += sum(span in offered for span in gold)
-            spans |= offered
-        most = max(most, len(spans))
-    return CandidateReport(predicates, arguments, candidates, covered, most)

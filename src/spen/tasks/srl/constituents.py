@@ -7,13 +7,13 @@ names close to Universal Dependencies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from spen.tasks.srl.sentences import ROOT, BadCorpus, Sentence
+from spen.tasks.srl.sentences import ROOT, BadCorpus
 
-__all__ = ["Phrase", "dependencies", "parse_bits", "parse_brackets", "phrase_of_bits", "with_dependencies"]
+__all__ = ["Phrase", "dependencies", "parse_bits", "parse_brackets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +115,6 @@ def parse_bits(tree: Phrase) -> tuple[str, ...]:
     return tuple(f"{a}*{b}" for a, b in zip(before, after, strict=True))
 
 
-def phrase_of_bits(
-    words: Sequence[str], tags: Sequence[str], bits: Sequence[str], file: str | Path = "", line: int = 0
-) -> Phrase:
-    """The inverse of parse_bits; several trees side by side become one under TOP."""
-    stack: list[tuple[str, list[Phrase]]] = [("TOP", [])]
-    for i, (word, tag, bit) in enumerate(zip(words, tags, bits, strict=True)):
-        before, star, after = bit.partition("*")
-        if not star or after.strip(")") or (before and before[0] != "("):
-            raise BadCorpus(file, line + i, f"{bit!r} is no parse bit such as (S(NP* or *))")
-        for label in before.split("(")[1:]:
-            stack.append((_plain(label), []))
-        stack[-1][1].append(Phrase(tag, (), word))
-        for _ in after:
-            if len(stack) == 1:
-                raise BadCorpus(file, line + i, f"{bit!r} closes a phrase that was never opened")
-            label, parts = stack.pop()
-            stack[-1][1].append(Phrase(label, tuple(parts)))
-    if len(stack) != 1:
-        raise BadCorpus(file, line + len(words) - 1, f"the phrase {stack[-1][0]} is never closed in its sentence")
-    parts = stack[0][1]
-    return parts[0] if len(parts) == 1 and parts[0].parts else Phrase("TOP", tuple(parts))
-
-
 # ── dependencies ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 _VERBS = ("VB", "VBD", "VBG", "VBN", "VBP", "VBZ")
@@ -163,14 +140,6 @@ _HEADS: dict[str, tuple[bool, tuple[str, ...]]] = {
     "TOP": (False, ("S", "SINV", "SQ", "SBARQ", "S1", "VP", "NP", "FRAG", "INTJ")),
     "S1": (False, ("S", "SINV", "SQ", "SBARQ", "VP", "NP", "FRAG")),
 }
-
-
-def with_dependencies(sentence: Sentence) -> Sentence:
-    """The sentence with heads and relations from its parse column."""
-    if not sentence.parse or not sentence.xpos:
-        raise ValueError(f"sentence {sentence.sent_id!r} has no phrases and tags to take a dependency tree from")
-    heads, deprels = dependencies(phrase_of_bits(sentence.words, sentence.xpos, sentence.parse))
-    return replace(sentence, heads=heads, deprels=deprels)
 
 
 def dependencies(tree: Phrase) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from spen.protocols import Energy
+from spen.energies import Energy
 from spen.tasks.srl.arcs import ArcBatch
 from spen.tasks.srl.energy import Network
 from spen.tasks.srl.local import ArcEncoder, Scored, WordTable

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,12 +15,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spen.storage import write_whole
+from spen.tasks.locations import find_data
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.encoding import Encoded, encode
-from spen.tasks.srl.ewt import SPLITS, read_ewt
 from spen.tasks.srl.features import SIMPLE_TEMPLATES, TEMPLATES, FeatureSpace
-from spen.tasks.srl.grammar import GENRES, make_corpus
+from spen.tasks.srl.formats.ewt import SPLITS, read_ewt
+from spen.tasks.srl.grammar.corpus import GENRES, make_corpus
 from spen.tasks.srl.sentences import Sentence
 from spen.tasks.srl.vectors import WordVectors, read_vectors
 
@@ -31,6 +32,7 @@ __all__ = [
     "Prepared",
     "builtin_splits",
     "ewt_splits",
+    "open_corpus",
     "prepare",
     "without_genre",
 ]
@@ -102,6 +104,17 @@ def builtin_splits(size: int = 900, *, seed: int = 0) -> Splits:
     return {"train": corpus[:size], "dev": corpus[size : size + part], "test": corpus[size + part :]}
 
 
+def open_corpus(data: str) -> tuple[str, Splits, Path | None]:
+    """(name, splits, word vectors) of ``builtin``, ``ewt``, or a folder that holds EWT."""
+    if data in ("", "builtin"):
+        return "builtin", builtin_splits(3000), None
+    folder = find_data("srl") if data == "ewt" else Path(data)
+    if not folder.is_dir():
+        raise ValueError(f"there is no data set {data!r} for role labelling; there are builtin, ewt, or a folder")
+    vectors = folder / "embeddings"
+    return "ewt", ewt_splits(folder), vectors if vectors.is_dir() else None
+
+
 def without_genre(splits: Splits, genre: str) -> Splits:
     """Train and dev without the genre; test is all there is of it, whichever split it came from."""
     genres = sorted({sentence.genre for part in splits.values() for sentence in part})
@@ -148,11 +161,10 @@ def _digest(splits: Splits, templates: str, words: WordVectors | None) -> str:
 
 
 def _save(folder: Path, rules: CandidateRules, space: FeatureSpace, encoded: Mapping[str, Encoded]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for split, arrays in encoded.items():
         arrays.save(folder / f"{split}.npz")
-    _write(folder / "space.json", space.to_json())
-    _write(folder / "rules.json", rules_to_json(rules))
+    write_whole(folder / "space.json", space.to_json())
+    write_whole(folder / "rules.json", rules_to_json(rules))
     (folder / "ready").touch()
 
 
@@ -171,9 +183,3 @@ def rules_from_json(text: str) -> CandidateRules:
     """The inverse of rules_to_json."""
     paths = json.loads(text)
     return CandidateRules(None if paths is None else frozenset(paths))
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pooch
 
-from spen.tasks.srl.ewt import SPLITS, EwtJoin, make_ewt, tsv_text
+from spen.tasks.srl.formats.ewt import SPLITS, EwtJoin, make_ewt, tsv_text
 from spen.tasks.srl.sentences import BadCorpus, read_text
 
 __all__ = ["PROPBANK", "TREEBANK", "EwtArchives", "Source", "check_ewt", "fetch_ewt", "find_archives"]

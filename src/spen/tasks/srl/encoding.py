@@ -6,8 +6,6 @@ to one of them and carries the arc's features and its gold role. Encoded corpora
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from spen.storage import replacing
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.features import SLOTS, WORD_SLOTS, FeatureSpace, arc_features
 from spen.tasks.srl.sentences import Argument, Proposition, Props, Sentence
 
-__all__ = ["Encoded", "decode", "encode", "encode_cached"]
+__all__ = ["Encoded", "decode", "encode"]
 
 Ints = NDArray[np.int32]
-_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,6 @@ class Encoded:
     arc_offsets: Ints
     words: Ints  # (tokens,)
     tags: Ints
-    upos: Ints
     deprels: Ints
     heads: Ints  # token within the sentence, −1 at the root
     predicates: Ints  # (predicates,) token within the sentence
@@ -49,17 +46,14 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.token_offsets) - 1
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: Path) -> None:
         """A compressed npz, written whole or not at all."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.{os.getpid()}.npz")
         arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        np.savez_compressed(part, **arrays)
-        part.replace(path)
+        with replacing(path) as temporary:
+            np.savez_compressed(temporary, **arrays)
 
     @classmethod
-    def load(cls, path: str | Path) -> Encoded:
+    def load(cls, path: Path) -> Encoded:
         """The inverse of save."""
         with np.load(path, allow_pickle=False) as archive:
             return cls(**{f.name: archive[f.name] for f in fields(cls)})
@@ -70,7 +64,7 @@ def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureS
     roles, words = space.index("roles"), space.index("words")
     tables = space.feature_indices()
     offsets: list[list[int]] = [[0], [0], [0], [0]]
-    columns: dict[str, list[int]] = {name: [] for name in ("words", "tags", "upos", "deprels", "heads")}
+    columns: dict[str, list[int]] = {name: [] for name in ("words", "tags", "deprels", "heads")}
     predicates: list[int] = []
     uncovered: list[int] = []
     arguments: list[tuple[int, int, int]] = []
@@ -80,7 +74,7 @@ def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureS
     for sentence in sentences:
         numbers = [words.get(word.lower(), 1) for word in sentence.words]
         columns["words"] += numbers
-        for name, cells in (("tags", sentence.xpos), ("upos", sentence.upos), ("deprels", sentence.deprels)):
+        for name, cells in (("tags", sentence.xpos), ("deprels", sentence.deprels)):
             index = space.index(name)
             columns[name] += [index.get(cell, 1) for cell in cells] if cells else [1] * len(sentence)
         columns["heads"] += sentence.heads
@@ -120,22 +114,6 @@ def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureS
         arc_words=np.array(word_rows, np.int32).reshape(-1, len(WORD_SLOTS)),
         uncovered=np.array(uncovered, np.int32),
     )
-
-
-def encode_cached(
-    sentences: Sequence[Sentence], rules: CandidateRules, space: FeatureSpace, folder: str | Path
-) -> Encoded:
-    """encode, remembered in the folder under a fingerprint of sentences, rules and space."""
-    digest = hashlib.sha256(f"{_VERSION} {space.digest()}".encode())
-    digest.update(repr(sorted(rules.paths) if rules.paths is not None else None).encode())
-    for sentence in sentences:
-        digest.update(repr(sentence).encode())
-    path = Path(folder) / f"srl-{digest.hexdigest()[:24]}.npz"
-    if path.is_file():
-        return Encoded.load(path)
-    encoded = encode(sentences, rules, space)
-    encoded.save(path)
-    return encoded
 
 
 def decode(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from spen.energies import NonNegativeLinear, SoftNand, Softplus
+from spen.energies import Energy, NonNegativeLinear, SoftNand, Softplus
 from spen.energies.compose import Term, terms_of
-from spen.protocols import Energy, Formula
+from spen.protocols import Formula
 from spen.tasks.srl.local import Scored
 
 __all__ = [
@@ -60,7 +60,7 @@ class Held(Energy):
             yield name, _on_held(function), closed
 
     def formula(self, features: Scored) -> Formula | None:
-        from spen.tasks.srl.written import Bound, is_written  # it knows every term of this file
+        from spen.tasks.srl.gradient_formulas import Bound, is_written  # it knows every term of this file
 
         return Bound(self, features) if is_written(self) else None
 

@@ -36,9 +36,8 @@ SHAPES = {
 _SIZES = ((2, 9, 3, 5), (3, 14, 2, 7), (1, 6, 4, 3))  # batch, tokens, predicates, candidates
 
 
-def exportable(name: str) -> Exportable:
-    """A run folder, a saved model or a shipped one, ready to be exported."""
-    labeller = Labeller.open(name)
+def exportable(name: str, labeller: Labeller) -> Exportable:
+    """A trained system, ready to be exported."""
     if labeller.recipe.encoder == "contextual":
         kind = "a recurrent encoder that reads every sentence to its own length"
         raise ValueError(f"{name} cannot be exported: its features come from {kind}; export a recipe without one")

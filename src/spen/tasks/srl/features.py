@@ -7,7 +7,6 @@ vocabulary, kept apart because their embeddings start from pretrained vectors. I
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -214,7 +213,6 @@ class FeatureSpace:
         rules: CandidateRules,
         *,
         min_count: int = 3,
-        min_word_count: int = 1,
         extra_words: Iterable[str] = (),
         templates: Collection[str] = TEMPLATES,
     ) -> FeatureSpace:
@@ -237,7 +235,7 @@ class FeatureSpace:
                 for template, value in zip(_SLOT_TEMPLATE, arc.values, strict=True):
                     if value:
                         counts[template][value] += 1
-        known = [word for word, n in words.most_common() if n >= min_word_count]
+        known = [word for word, _ in words.most_common()]
         vocabulary = dict.fromkeys([PADDING, UNKNOWN, *known, *(word.lower() for word in extra_words)])
         return cls(
             roles=find_roles(sentences),
@@ -296,7 +294,3 @@ class FeatureSpace:
             deprels=tuple(data["deprels"]),
             features=tuple(tuple(values) for values in data["features"]),
         )
-
-    def digest(self) -> str:
-        """A fingerprint, so that caches know whose integers they hold."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()

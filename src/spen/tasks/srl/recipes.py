@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, get_args, get_type_hints
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from spen.tasks import options
 
 __all__ = ["ABLATIONS", "RECIPES", "TERMS", "Figures", "SrlRecipe", "changed", "find_recipe"]
 
@@ -193,31 +195,12 @@ def find_recipe(name: str) -> SrlRecipe:
 
 def changed(recipe: SrlRecipe, changes: Sequence[str]) -> SrlRecipe:
     """The recipe with `key=value` put into it; its name says so, and the paper's numbers no longer belong to it."""
-    values: dict[str, Any] = {}
     for change in changes:
-        key, equals, text = change.partition("=")
-        if not equals or key not in _CHANGEABLE:
-            raise ValueError(f"{change!r} changes nothing: write key=value with a key of {', '.join(_CHANGEABLE)}")
-        values[key] = _value(key, text, getattr(recipe, key))
-    return replace(recipe, name=":".join([recipe.name, *changes]), paper={}, **values)
-
-
-_CHANGEABLE = tuple(f.name for f in fields(SrlRecipe) if f.name not in ("name", "about", "paper"))
-_CHOICES = {f.name: get_args(hint) for f in fields(SrlRecipe) if get_args(hint := get_type_hints(SrlRecipe)[f.name])}
-
-
-def _value(key: str, text: str, now: Any) -> Any:
-    if key == "terms":
-        return tuple(x for x in text.split("+") if x)
-    if key == "base":
-        return text.replace("+", ":") or None
-    if isinstance(now, str) and text not in _CHOICES[key]:
-        raise ValueError(f"{key} is one of {', '.join(_CHOICES[key])}, not {text!r}")
-    if isinstance(now, bool):
-        if text not in ("true", "false"):
-            raise ValueError(f"{key} is true or false, not {text!r}")
-        return text == "true"
-    try:
-        return type(now)(text)
-    except ValueError:
-        raise ValueError(f"{key} is a number of type {type(now).__name__}, not {text!r}") from None
+        if "=" not in change:
+            raise ValueError(f"{recipe.name}: {change!r} does not read as key=value")
+    pairs = dict(change.split("=", 1) for change in changes)
+    base = pairs.pop("base", None)
+    new = options.changed(recipe, pairs, fixed=("name", "about", "paper"))
+    if base is not None:
+        new = replace(new, base=base.replace("+", ":") or None)
+    return replace(new, name=":".join([recipe.name, *changes]), paper={})

@@ -9,8 +9,8 @@ from statistics import mean
 from typing import Any
 
 from spen.tasks.charts import draw_lines
-from spen.tasks.srl.conll2005 import read_props
 from spen.tasks.srl.drawing import draw_proposition
+from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.recipes import ABLATIONS, find_recipe
 from spen.tasks.srl.sentences import Proposition, Props, Sentence
 from spen.tasks.srl.table import COLUMNS, LABELS

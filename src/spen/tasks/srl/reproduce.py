@@ -1,23 +1,18 @@
 """Table 2: every row trained, evaluated and written to results.json; resumable at any point.
 
-    python -m spen.tasks.srl.reproduce --data DIR --out DIR --device cuda --rows local,spen --seeds 0,1,2
-
 A row is a recipe trained with a seed on a corpus: `ewt` (columns dev and test) or `ewt` without a genre (column out of
 domain). Each is a run folder of its own under OUT/runs, so rows can be trained side by side and in any order; a row
-whose base is not trained yet trains it first. `--workers` processes share the work: each reads the data once and takes
-one job after another. `--seconds` stops early; the same command goes on from there.
-A row may change its recipe: `spen:steps=5:context_dropout=0.3`.
+whose base is not trained yet trains it first. `workers` processes share the work: each reads the data once and takes
+one job after another. A row may change its recipe: `spen:steps=5:context_dropout=0.3`.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -28,25 +23,25 @@ from typing import Any
 
 import torch
 
-from spen.storage import noted, write_whole
-from spen.tasks.srl.conll2005 import write_props
+from spen.storage import noted, write_json
+from spen.tasks.locations import find_data
+from spen.tasks.options import accelerator_of, resolve_device
 from spen.tasks.srl.corpora import Prepared, Splits, builtin_splits, ewt_splits, prepare, without_genre
 from spen.tasks.srl.decoding import Decoder
 from spen.tasks.srl.evaluate import evaluate, follow, throughput
-from spen.tasks.srl.recipes import ABLATIONS, RECIPES, SrlRecipe, find_recipe
+from spen.tasks.srl.formats.conll2005 import write_props
+from spen.tasks.srl.recipes import ABLATIONS, SrlRecipe, find_recipe
 from spen.tasks.srl.report import write_report
 from spen.tasks.srl.sentences import Props
-from spen.tasks.srl.table import print_table, summarise
-from spen.tasks.srl.training import accelerator_of, load_system, train
+from spen.tasks.srl.table import summarise, table_text
+from spen.tasks.srl.task import changed_row
+from spen.tasks.srl.train import load_system, train
+from spen.tasks.task import Reproduced, ReproduceOrder
 from spen.training import Run
 
-__all__ = ["Job", "Settings", "main", "reproduce"]
+__all__ = ["Job", "Settings", "from_order", "reproduce"]
 
 ROWS = ("local", "spen", "convex", "ssvm", "structured", "best-local", "spen-best")
-
-
-OUT_OF_TIME = 3
-"""The exit status that asks for the same command again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +59,34 @@ class Settings:
     quick: bool = False
     sentences: int | None = None  # train on the first so many only
     dev_only: bool = False  # leave the test data alone, as tuning must
+    merge: tuple[Path, ...] = ()  # folders whose finished runs are added
+
+
+def from_order(order: ReproduceOrder, rows: tuple[str, ...]) -> Reproduced:
+    """All rows that were asked for, the table as text, and the report."""
+    source = None if order.data in ("", "builtin") else find_data("srl") if order.data == "ewt" else Path(order.data)
+    if source is not None and not source.is_dir():
+        raise ValueError(f"{source} is no folder; give one that holds ewt/, or the name of a data set: builtin, ewt")
+    genre = order.options.get("genre")
+    if genre is not None:  # a genre that does not exist is told now, not after hours
+        without_genre(builtin_splits(60) if source is None else ewt_splits(source), genre)
+    settings = Settings(
+        out=order.out,
+        data=source,
+        rows=tuple(changed_row(row, order.settings) for row in rows or ROWS if row != "none"),
+        seeds=order.seeds,
+        genre=genre,
+        device=resolve_device(order.device),
+        seconds=order.seconds,
+        workers=order.jobs,
+        quick=order.quick,
+        sentences=order.options.get("sentences"),
+        dev_only=order.dev_only,
+        merge=order.merge,
+    )
+    finished = reproduce(settings, order.tell) is not None
+    whole = json.loads((order.out / "results.json").read_text(encoding="utf-8"))
+    return Reproduced(whole, tuple(table_text(whole).splitlines()), order.out / "report.html", finished)
 
 
 @dataclass(frozen=True)
@@ -148,7 +171,7 @@ def run_job(job: Job, settings: Settings, corpora: Corpora, seconds: float | Non
         if model is None:
             return None
     result = evaluate_job(job, settings, data, _add_seconds(folder, 0.0))
-    _write_json(job.result(settings.out), result)
+    write_json(job.result(settings.out), result)
     # The optimiser's state is three times the model, and a finished run does not go on.
     shutil.rmtree(folder / "state", ignore_errors=True)
     return result
@@ -173,23 +196,34 @@ def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -
     return result
 
 
-def reproduce(settings: Settings) -> dict[str, Any] | None:
-    """All jobs, here or in `workers` processes; then the table. None when time ran out first."""
+def reproduce(settings: Settings, tell: Callable[[str], None] = print) -> dict[str, Any] | None:
+    """All jobs, here or in `workers` processes; then the results. None when time ran out first."""
     settings.out.mkdir(parents=True, exist_ok=True)
     _check_folder(settings)
+    for source in settings.merge:
+        _join(source, settings.out)
     deadline = None if settings.seconds is None else time.time() + settings.seconds
     corpora = Corpora(settings)
     pending = [job for job in jobs(settings) if not _is_done(job, settings)]
     if settings.workers > 1 and len(pending) > 1:
-        finished = _side_by_side(settings, pending, deadline)
+        finished = _side_by_side(settings, pending, deadline, tell)
     else:
-        finished = _one_by_one(settings, pending, corpora, deadline)
+        finished = _one_by_one(settings, pending, corpora, deadline, tell)
     summary = summarise(_all_results(settings.out), _describe(settings))
-    _write_json(settings.out / "results.json", summary)
+    write_json(settings.out / "results.json", summary)
     sentences = corpora.splits("whole")["dev"]
     write_report(summary, sentences, settings.out / "runs" / "whole", settings.out / "report.html")
-    print_table(summary)
     return summary if finished else None
+
+
+def _join(source: Path, out: Path) -> None:
+    """Copy the finished runs of another folder; what is there already stays."""
+    if not source.is_dir():
+        raise ValueError(f"{source} is no folder to merge")
+    for path in sorted(source.glob("runs/*/*/evaluation.json")):
+        target = out / path.parent.relative_to(source)
+        if not (target / path.name).exists():
+            shutil.copytree(path.parent, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))
 
 
 def _check_folder(settings: Settings) -> None:
@@ -207,7 +241,9 @@ def _is_done(job: Job, settings: Settings) -> bool:
     return path.exists() and (settings.dev_only or "test" in json.loads(path.read_text(encoding="utf-8")))
 
 
-def _one_by_one(settings: Settings, pending: list[Job], corpora: Corpora, deadline: float | None) -> bool:
+def _one_by_one(
+    settings: Settings, pending: list[Job], corpora: Corpora, deadline: float | None, tell: Callable[[str], None]
+) -> bool:
     finished = True
     for job in pending:
         left = None if deadline is None else deadline - time.time()
@@ -217,7 +253,7 @@ def _one_by_one(settings: Settings, pending: list[Job], corpora: Corpora, deadli
         if result is None:
             finished = False
         else:
-            print(_line(job, result), flush=True)
+            tell(_line(job, result))
     return finished
 
 
@@ -233,7 +269,7 @@ def _base_ready(job: Job, settings: Settings) -> bool:
     return base is None or Job(base, job.seed, job.corpus).result(settings.out).exists()
 
 
-def _side_by_side(settings: Settings, pending: list[Job], deadline: float | None) -> bool:
+def _side_by_side(settings: Settings, pending: list[Job], deadline: float | None, tell: Callable[[str], None]) -> bool:
     """`workers` processes, each with its own copy of the data; encodings first, then bases, then the longest."""
     waiting = sorted(pending, key=lambda job: _rank(job, pending))
     encodings = list(dict.fromkeys((job.corpus, find_recipe(job.row).templates) for job in waiting))
@@ -261,14 +297,14 @@ def _side_by_side(settings: Settings, pending: list[Job], deadline: float | None
                     failed.append((task, f"{type(error).__name__}: {error}"))
                 elif isinstance(task, Job):
                     if future.result() is not None:
-                        print(_line(task, future.result()), flush=True)
+                        tell(_line(task, future.result()))
                 else:
                     ready.add(task)
             if any(why.startswith(BrokenProcessPool.__name__) for _, why in failed):
                 break  # a process was killed: nothing can be submitted any more
     for task, why in failed:
         name = f"{task.corpus} {task.row} seed {task.seed}" if isinstance(task, Job) else f"encoding {' '.join(task)}"
-        print(f"{name} failed: {why}", file=sys.stderr)
+        tell(f"{name} failed: {why}")
     return not failed and all(_is_done(job, settings) for job in pending)
 
 
@@ -324,57 +360,9 @@ def _add_seconds(folder: Path, more: float) -> float:
     return before + more
 
 
-def _write_json(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=1) + "\n")
-
-
 def _line(job: Job, result: dict[str, Any]) -> str:
     splits = [split for split in ("dev", "test") if split in result]
     parts = [f"{split} {d} {result[split]['f1'][d]:.2f}" for split in splits for d in ("greedy", "ad3")]
     parts += [f"{result['dev']['violations']} violations", f"trained in {result['train_seconds']:.0f} s"]
     parts += [f"{result['sentences_per_second']:.0f} sentences a second"]
     return f"{job.corpus} {job.row} seed {job.seed}: {', '.join(parts)}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; 0 when everything is done, 3 when time ran out and the same command should be run again."""
-    parser = argparse.ArgumentParser(prog="python -m spen.tasks.srl.reproduce", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--data", type=Path, help="the folder with ewt/ and embeddings/; without it the built-in corpus"
-    )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument(
-        "--rows",
-        default=",".join(ROWS),
-        help=f"of {', '.join([*RECIPES, *ABLATIONS])}, or `ablation` for those after spen-best",
-    )
-    parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--genre", help="leave this genre out and test on it: the out-of-domain column")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--seconds", type=float, help="stop at the end of the epoch in which they run out")
-    parser.add_argument("--workers", type=int, default=1, help="runs side by side")
-    parser.add_argument("--quick", action="store_true", help="few epochs and, on the built-in corpus, few sentences")
-    parser.add_argument("--sentences", type=int, help="train on the first so many")
-    parser.add_argument("--dev-only", action="store_true", help="evaluate on dev alone, for tuning")
-    given = parser.parse_args(arguments)
-    rows = tuple(x for row in given.rows.split(",") if row for x in (ABLATIONS if row == "ablation" else (row,)))
-    for row in rows:
-        find_recipe(row)
-    settings = Settings(
-        out=given.out,
-        data=given.data,
-        rows=rows,
-        seeds=tuple(int(s) for s in given.seeds.split(",")),
-        genre=given.genre,
-        device=given.device,
-        seconds=given.seconds,
-        workers=given.workers,
-        quick=given.quick,
-        sentences=given.sentences,
-        dev_only=given.dev_only,
-    )
-    return 0 if reproduce(settings) is not None else OUT_OF_TIME
-
-
-if __name__ == "__main__":
-    sys.exit(main())

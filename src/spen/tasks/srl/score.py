@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spen.tasks.srl.conll2005 import read_props
+from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.sentences import Proposition, Props, Sentence
 
 __all__ = ["Score", "Tally", "join_pieces", "score", "score_files", "score_table"]

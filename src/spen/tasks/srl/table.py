@@ -7,7 +7,7 @@ from typing import Any
 
 from spen.tasks.srl.recipes import Figures, find_recipe
 
-__all__ = ["COLUMNS", "LABELS", "print_table", "rows_of", "summarise"]
+__all__ = ["COLUMNS", "LABELS", "rows_of", "summarise", "table_text"]
 
 COLUMNS = ("dev", "test", "out_of_domain")
 LABELS = {"greedy": "H", "ad3": "AD³", "argmax": "argmax"}
@@ -50,13 +50,14 @@ def _mean(values: list[float]) -> float | None:
     return mean(values) if values else None
 
 
-def print_table(summary: dict[str, Any]) -> None:
+def table_text(summary: dict[str, Any]) -> str:
     """The table as plain text."""
-    print(f"{'':24}" + "".join(f"{c.replace('_', ' '):>22}" for c in COLUMNS) + f"{'violations':>12}")
+    lines = [f"{'':24}" + "".join(f"{c.replace('_', ' '):>22}" for c in COLUMNS) + f"{'violations':>12}"]
     for row in summary["rows"]:
         cells = "".join(f"{_cell(row[c]):>22}" for c in COLUMNS)
         violations = row["dev"]["violations"]
-        print(f"{row['row'] + ' + ' + LABELS[row['decoder']]:24}{cells}{_number(violations):>12}")
+        lines.append(f"{row['row'] + ' + ' + LABELS[row['decoder']]:24}{cells}{_number(violations):>12}")
+    return "\n".join(lines)
 
 
 def _cell(cell: dict[str, Any]) -> str:

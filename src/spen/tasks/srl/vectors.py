@@ -57,7 +57,7 @@ class WordVectors:
         return torch.from_numpy(rows), torch.from_numpy(found)
 
 
-def read_vectors(path: str | Path, *, vocabulary: str | Path | None = None) -> WordVectors:
+def read_vectors(path: str | Path) -> WordVectors:
     """Vectors of any of these formats, told apart by the file itself; an npz has its words in vocab.txt.gz by it."""
     path = Path(path)
     if path.is_dir():
@@ -66,7 +66,7 @@ def read_vectors(path: str | Path, *, vocabulary: str | Path | None = None) -> W
             raise BadCorpus(path, 0, f"the folder has {len(archives)} npz files, and it needs exactly one")
         path = archives[0]
     if path.suffix == ".npz":
-        return read_npz(path, path.with_name("vocab.txt.gz") if vocabulary is None else vocabulary)
+        return read_npz(path, path.with_name("vocab.txt.gz"))
     data = _bytes(path)
     head, _, rest = data.partition(b"\n")
     header = head.split()

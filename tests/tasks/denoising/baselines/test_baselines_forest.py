@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from spen.tasks.denoising.baselines import FilterForest, ForestConfig, mean_psnr
-from spen.tasks.denoising.baselines.forest import Moments, Tree
+from spen.tasks.denoising.baselines.classical import mean_psnr
+from spen.tasks.denoising.baselines.forest import FilterForest, ForestConfig, Moments, Tree
 from spen.tasks.denoising.baselines.probes import PROBES, probe_maps
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import CROP, Frame, Rooms

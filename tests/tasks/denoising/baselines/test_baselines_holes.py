@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from spen.tasks.denoising.baselines import fill_nearest, fill_pyramid, fill_smooth
+from spen.tasks.denoising.holes import fill_nearest, fill_pyramid, fill_smooth
 
 
 def test_nearest_takes_the_nearest_reading_and_leaves_readings_alone() -> None:

@@ -10,16 +10,22 @@ from scipy import optimize
 from torch import Tensor
 from torchmetrics import MeanMetric
 
+import spen
+from spen.domains import Reals
+from spen.minimizer import Minimizer
 from spen.objectives import Feedforward
-from spen.tasks.denoising.baselines import ConvNet, ProximalNet, feedforward_model, fill_pyramid, parameter_count
+from spen.rules import GradientDescent
 from spen.tasks.denoising.baselines.networks import (
+    ConvNet,
+    ProximalNet,
     fold_reflected,
     lowest_cosines,
     project_linf,
     prox_masked_square,
     spectral_bound,
 )
-from spen.tasks.denoising.priors import Observation
+from spen.tasks.denoising.energy import DataTerm, Observation
+from spen.tasks.denoising.holes import fill_pyramid
 from spen.training import Stage, TensorSource, fit
 
 
@@ -209,7 +215,7 @@ def test_a_blind_net_passes_absolute_values_through() -> None:
 def test_the_shape_of_the_deep_prior_by_hand() -> None:
     """7×7×32, SoftPlus, 7×7×32, SoftPlus, 1×1×1, with reflection, without extras."""
     net = stirred(residual=False, blind=False, mask=False, scale=2.0)
-    assert parameter_count(net) == (49 + 1) * 32 + (32 * 49 + 1) * 32 + 33
+    assert sum(p.numel() for p in net.parameters()) == (49 + 1) * 32 + (32 * 49 + 1) * 32 + 33
     observation = observed(share=1.1)
     hidden = 2 * observation.image
     for layer in (net.first, net.rest[0]):
@@ -264,7 +270,7 @@ def test_the_library_trains_it(make: Callable[[], torch.nn.Module], tmp_path: Pa
             super().update((prediction - target).square().mean())
 
     loss = Feedforward(lambda y, target: (y - target).square().flatten(1).mean(1))
-    model = feedforward_model(make())
+    model = spen.SPEN(energy=DataTerm(), init=make(), minimizer=Minimizer(Reals(), GradientDescent(steps=1, rate=0.1)))
     x = Observation(noisy * seen, seen)
     before = float(loss(model, x, truth).detach())
     stage = Stage(name="feedforward", objective=loss, epochs=20, learning_rate=3e-2)

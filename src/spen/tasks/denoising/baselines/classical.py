@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from skimage.restoration import denoise_tv_chambolle
 
-from spen.tasks.denoising.baselines.holes import Image, Mask, fill_nearest, fill_smooth
 from spen.tasks.denoising.data import Frame
+from spen.tasks.denoising.holes import Image, Mask, fill_nearest, fill_smooth
 from spen.tasks.denoising.metrics import mean_over_frames, psnr
 
 
@@ -91,11 +91,6 @@ class Tuned(Generic[DenoiserT]):
 
     best: DenoiserT
     scores: tuple[tuple[DenoiserT, float], ...]
-
-    @property
-    def at_the_border(self) -> bool:
-        """The best candidate is the first or the last: the range may have been too narrow."""
-        return len(self.scores) > 1 and self.best in (self.scores[0][0], self.scores[-1][0])
 
 
 def tune(frames: Iterable[Frame], candidates: Sequence[DenoiserT]) -> Tuned[DenoiserT]:

@@ -25,9 +25,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from scipy import linalg
 
-from spen.tasks.denoising.baselines.holes import Image, Mask, fill_nearest, fill_smooth
 from spen.tasks.denoising.baselines.probes import PROBES, probe_maps
 from spen.tasks.denoising.data import Frame
+from spen.tasks.denoising.holes import Image, Mask, fill_nearest, fill_smooth
 
 BLOCK = 4096
 """Pixels that are filtered at once: few enough for their patches and filters to stay in a processor's cache."""

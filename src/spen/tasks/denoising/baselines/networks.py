@@ -1,6 +1,6 @@
 """Feed-forward nets, Observation → image: a convnet of the DeepPrior's shape, and unrolled proximal iterations.
 
-Train them with ``spen.training.fit`` and the ``Feedforward`` objective, as the Init of ``feedforward_model(net)``.
+Train them with ``spen.training.fit`` and the ``Feedforward`` objective, as the Init of a SPEN.
 
 Holes: both nets read the image with its holes filled from a pyramid of averages (``fill_pyramid``), which learns
 nothing and passes gradients. The convnet also sees where the holes were, as a second channel that is 0 where there is a
@@ -15,14 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spen.domains import Reals
 from spen.energies import Softplus
-from spen.minimizer import Minimizer
-from spen.model import SPEN
 from spen.parameters import Positive
-from spen.rules import GradientDescent
-from spen.tasks.denoising.baselines.holes import fill_pyramid
-from spen.tasks.denoising.priors import DataTerm, Observation
+from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.holes import fill_pyramid
 
 
 class ConvNet(nn.Module):
@@ -60,7 +56,7 @@ class ConvNet(nn.Module):
         self.scale, self.margin = scale, size // 2
         self.residual, self.blind, self.mask = residual, blind, mask
         for layer in (self.first, *self.rest):
-            _begin_awake(layer)
+            _start_responsive(layer)
         if residual:
             nn.init.zeros_(self.last.weight)
             assert self.last.bias is not None
@@ -209,17 +205,7 @@ def spectral_bound(kernel: Tensor, grid: int = 64) -> Tensor:  # (K, 1, size, si
     return torch.fft.fft2(kernel, s=(grid, grid)).abs().square().sum((0, 1)).max().sqrt()
 
 
-def feedforward_model(net: nn.Module) -> SPEN:
-    """A SPEN whose Init is the net: what ``fit`` trains with ``Feedforward``, which takes no step of descent."""
-    return SPEN(energy=DataTerm(), init=net, minimizer=Minimizer(Reals(), GradientDescent(steps=1, rate=0.1)))
-
-
-def parameter_count(module: nn.Module) -> int:
-    """How many numbers a module learns, to compare nets of one size."""
-    return sum(p.numel() for p in module.parameters() if p.requires_grad)
-
-
-def _begin_awake(layer: nn.Module) -> None:
+def _start_responsive(layer: nn.Module) -> None:
     """He's variance, and kernels with zero mean: blind to absolute depth at first, each unit at softplus's bend."""
     assert isinstance(layer, nn.Conv2d)
     assert layer.bias is not None

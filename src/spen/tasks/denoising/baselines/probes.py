@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from spen.tasks.denoising.baselines.holes import Image, Mask
+from spen.tasks.denoising.holes import Image, Mask
 
 WINDOWS = (3, 7, 15)
 

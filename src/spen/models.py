@@ -1,0 +1,97 @@
+"""Trained models by name: of the package, of a folder that ``save_pretrained`` wrote, of a finished run.
+
+All three are a folder with ``config.json`` (the task and its settings) and weights. ``open_model`` opens any of them:
+
+    model = spen.models.open_model("dp-3")
+    list(model.predict([Path("noisy.png")], Path("clean.png")))  # the files that were written
+
+Importing this imports no torch, so that a wrong name is answered at once.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from spen.tasks.task import Opened
+
+__all__ = ["SavedModel", "find_model", "open_model", "shipped"]
+
+CONFIG, RUN, WEIGHTS = "config.json", "run.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A folder with a model, before it is built: ``name`` is what was asked for, ``settings`` rebuild it."""
+
+    name: str
+    folder: Path
+    task: str
+    settings: dict[str, Any] = field(repr=False)
+    about: str = ""
+
+    def weights(self) -> dict[str, Tensor]:
+        """The tensors, on the CPU."""
+        from spen.storage import load_weights
+
+        if not (self.folder / WEIGHTS).is_file():
+            raise ValueError(f"{self.name} has no trained weights yet: train it to the end, or resume it")
+        return load_weights(self.folder / WEIGHTS)
+
+    @cached_property
+    def run(self) -> dict[str, Any]:
+        """What run.json says, if the folder is that of a run."""
+        path = self.folder / RUN
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def shipped() -> dict[str, str]:
+    """The models of the package by name, with what each is for."""
+    return {name: _config(folder).get("about", "") for name, folder in _shipped().items()}
+
+
+def find_model(name: Path | str) -> SavedModel:
+    """The folder behind a name: a model of the package, or the path of a run or of a saved model."""
+    name = str(name)
+    folder = Path(name)
+    if not folder.is_dir():
+        if name not in _shipped():
+            known = ", ".join(_shipped())
+            raise ValueError(f"{name!r} is neither a run folder nor a model of the package ({known})")
+        folder = _shipped()[name]
+    if not (folder / CONFIG).is_file():
+        missing = "it has neither run.json nor config.json"
+        if (folder / RUN).is_file():
+            missing = "its model was not built by a task of spen, or by an older version"
+        raise ValueError(f"{folder} holds no model that can be opened: {missing}")
+    config = _config(folder)
+    task = config.get("builder")
+    if task is None:
+        raise ValueError(f"{folder / CONFIG} names no task; SPEN.from_pretrained(…, build=…) opens it")
+    return SavedModel(name, folder, str(task), config["settings"], str(config.get("about", "")))
+
+
+def open_model(name: Path | str, device: str = "cpu") -> Opened:
+    """A trained model, ready to predict: ``name`` is one of ``shipped()`` or a folder, ``device`` where it runs."""
+    from spen import tasks
+
+    saved = find_model(name)
+    return tasks.find(saved.task).open(saved, device)
+
+
+def _shipped() -> dict[str, Path]:
+    root = Path(str(resources.files("spen") / "weights"))
+    return {folder.name: folder for folder in sorted(root.iterdir()) if (folder / CONFIG).is_file()}
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    from spen.pretrained import read_config
+
+    return read_config(folder)

@@ -1,0 +1,185 @@
+"""What the scikit-learn estimators are made of: a model for a table of outputs, and a slim training loop.
+
+``spen.training.fit`` is the loop for recipes: stages, run folders, checkpoints, several devices. Each call costs a
+trainer and a folder on disk, and scikit-learn fits hundreds of small models in one search. So there is this one other
+loop, over the same objectives, which leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor, nn
+
+from spen.domains import Box, Reals, Simplex
+from spen.energies import Energy, EntropySmoothed, Linear, Sum
+from spen.gradients import Exact
+from spen.minimizer import Minimizer
+from spen.model import SPEN
+from spen.objectives import DeepValue, EndToEnd, Feedforward, StructuredHinge, binary_log_loss, log_loss, squared_error
+from spen.protocols import Domain, Loss, Objective
+from spen.rules import GradientDescent
+from spen.tasks.multilabel.energy import LabelNetwork
+from spen.tasks.multilabel.features import LabelFeatures, LabelMLP, ScoresAsLogits, scores_of
+from spen.tasks.multilabel.losses import F1AndLog, hamming, soft_f1
+
+Kind = Literal["labels", "classes", "numbers"]  # a set of labels, one of several classes, real outputs
+EnergyFactory = Callable[[int, int], nn.Module]  # (outputs, width of F's hidden layer) -> E^g(y, LabelFeatures)
+Table = Any  # a dense array or a sparse matrix, one row per example
+
+
+class Standardized(nn.Module):
+    """F((x − mean) / deviation), with both measured on the training inputs."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, network: nn.Module, mean: Tensor, deviation: Tensor) -> None:
+        super().__init__()
+        self.network = network
+        self.register_buffer("mean", mean)
+        self.register_buffer("deviation", deviation)
+
+    def forward(self, x: Tensor) -> LabelFeatures:
+        return self.network((x - self.mean) / self.deviation)
+
+
+class Pull(Energy):
+    """½‖y − s‖²: local terms for real outputs."""
+
+    def forward(self, y: Tensor, features: LabelFeatures) -> Tensor:
+        return 0.5 * (y - features.scores).square().sum(1)
+
+
+def build(
+    kind: Kind,
+    inputs: Table,
+    outputs: int,
+    *,
+    hidden: Sequence[int],
+    dropout: float,
+    energy: nn.Module | EnergyFactory | Sequence[int],
+    entropy: float,
+    steps: int,
+    rate: float,
+    dtype: torch.dtype,
+) -> SPEN:
+    """Local terms from an MLP, ``energy`` (a module, a factory or the widths of a network) for what is global."""
+    mean, deviation = (torch.as_tensor(m, dtype=dtype) for m in _moments(inputs))
+    mlp = LabelMLP(inputs.shape[1], outputs, hidden, dropout=dropout)
+    if isinstance(energy, nn.Module):
+        network: nn.Module = energy
+    elif callable(energy):
+        network = energy(outputs, hidden[-1])
+    else:
+        network = LabelNetwork(outputs, tuple(energy), context=hidden[-1])
+    domain: Domain
+    total: nn.Module
+    if kind == "numbers":
+        domain, total = Reals(), Sum(local=Pull(), global_=network)
+    else:
+        over: Literal["box", "simplex"] = "box" if kind == "labels" else "simplex"
+        domain = Box("logits") if kind == "labels" else Simplex()
+        total = EntropySmoothed(Sum(local=Linear(scores_of), global_=network), entropy, over=over)
+    return SPEN(
+        features=Standardized(mlp, mean, deviation),
+        init=ScoresAsLogits(),
+        energy=total,
+        minimizer=Minimizer(domain, GradientDescent(steps, rate, learn_rates=True), Exact()),
+    ).to(dtype)
+
+
+def loss_for(kind: Kind, name: str) -> Loss:
+    """The differentiable loss that a name stands for."""
+    if kind == "numbers" and name == "squared":
+        return squared_error
+    if kind == "classes" and name == "log":
+        return log_loss
+    if kind == "labels" and name in ("log", "f1"):
+        return binary_log_loss if name == "log" else F1AndLog()
+    choices = {"numbers": '"squared"', "classes": '"log"', "labels": '"log" or "f1"'}[kind]
+    raise ValueError(f"loss must be {choices} for this kind of target, not {name!r}")
+
+
+def objective_for(kind: Kind, name: str | Objective, loss: Loss) -> Objective:
+    """The objective that a name stands for; an Objective stands for itself."""
+    if isinstance(name, Objective):
+        return name
+    if name == "end_to_end":
+        return EndToEnd(loss)
+    if name == "feedforward":
+        return Feedforward(loss)
+    if name == "structured_hinge":
+        return StructuredHinge(squared_error if kind == "numbers" else hamming)
+    if name == "deep_value" and kind != "numbers":
+        return DeepValue(_value)
+    raise ValueError(
+        f'objective must be "end_to_end", "feedforward", "structured_hinge", "deep_value" (not for numbers) '
+        f"or a spen Objective, not {name!r}"
+    )
+
+
+def run_epoch(
+    model: SPEN,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer,
+    x: Table,
+    target: Tensor,
+    batch_size: int,
+) -> float:
+    """One pass over the examples in a random order; the mean loss."""
+    model.train()
+    total = 0.0
+    for rows in torch.randperm(len(target)).split(batch_size):
+        optimizer.zero_grad()
+        loss = objective(model, to_tensor(x, rows, target), target[rows.to(target.device)])
+        if not bool(loss.isfinite()):
+            raise FloatingPointError("the loss is no longer finite: lower learning_rate or rate, or raise entropy")
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        total += float(loss.detach()) * len(rows)
+    model.eval()
+    return total / len(target)
+
+
+def outputs_of(model: SPEN, objective: Objective, x: Table, like: Tensor, batch_size: int = 4096) -> Tensor:
+    """What the model predicts for every row, on the CPU."""
+    model.eval()
+    rows = torch.arange(x.shape[0]).split(batch_size)
+    with torch.no_grad():
+        return torch.cat([objective.predict(model, to_tensor(x, r, like)).cpu() for r in rows])
+
+
+def energies_of(model: SPEN, x: Table, like: Tensor) -> np.ndarray:  # (T + 1,)
+    """The mean energy at y_0 … y_T of these rows."""
+    model.eval()
+    with torch.no_grad():
+        trajectory = model(to_tensor(x, torch.arange(x.shape[0]), like))
+        return trajectory.energies.double().mean(1).cpu().numpy()
+
+
+def to_tensor(x: Table, rows: Tensor, like: Tensor) -> Tensor:
+    """Some rows, dense, with the dtype and on the device of ``like``."""
+    part = x[rows.numpy()]
+    dense = part.toarray() if scipy.sparse.issparse(part) else part
+    return torch.as_tensor(np.asarray(dense)).to(like)
+
+
+def _moments(x: Table) -> tuple[np.ndarray, np.ndarray]:
+    if scipy.sparse.issparse(x):
+        mean = np.asarray(x.mean(0)).ravel()
+        variance = np.asarray(x.multiply(x).mean(0)).ravel() - mean**2
+    else:
+        mean, variance = x.mean(0), x.var(0)
+    deviation = np.sqrt(np.maximum(variance, 0))
+    # A constant input carries nothing: it becomes 0, whatever its value.
+    return mean, np.where(deviation > 1e-12 * (1 + np.abs(mean)), deviation, 1.0)
+
+
+def _value(y: Tensor, target: Tensor) -> Tensor:
+    return 1 - soft_f1(y, target)

@@ -1,0 +1,39 @@
+"""What a denoiser is trained on: squared error over the pixels whose truth is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+from spen.tasks.denoising.energy import Observation
+
+if TYPE_CHECKING:
+    from spen.tasks.denoising.data import Frame
+
+
+class Target(NamedTuple):
+    """y* and where it counts."""
+
+    truth: Tensor  # (B, 1, H, W)
+    scored: Tensor  # (B, 1, H, W), 1 where the truth is known and the sensor had a reading
+
+
+def observation(frame: Frame) -> Observation:
+    """x: the reading and what of it is real. Parts (B, 1, H, W)."""
+    return Observation(frame.noisy, frame.valid.to(frame.noisy.dtype))
+
+
+def target(frame: Frame) -> Target:
+    return Target(frame.truth, frame.scored.to(frame.truth.dtype))
+
+
+def masked_squared_error(y: Tensor, target: Target) -> Tensor:
+    """Σ s(y − y*)² / Σ s, per example."""
+    error = ((y - target.truth).square() * target.scored).flatten(1).sum(1)
+    return error / target.scored.flatten(1).sum(1).clamp_min(1)
+
+
+def summed_squared_error(y: Tensor, target: Target) -> Tensor:
+    """Σ s(y − y*)², per example: Δ of the structured SVM, on the scale of an energy that sums over pixels."""
+    return ((y - target.truth).square() * target.scored).flatten(1).sum(1)

@@ -1,0 +1,1 @@
+"""Built-in rooms: furniture made of simple shapes, rendered to depth."""

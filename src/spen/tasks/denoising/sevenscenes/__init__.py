@@ -1,0 +1,1 @@
+"""The 7-Scenes data: downloading, fusing frames, and the prepared form."""

@@ -1,0 +1,130 @@
+"""Denoising of depth and grey images: Table 1 of the paper. Imports no torch until something is trained or opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spen.tasks.denoising.recipe_types import Holes
+from spen.tasks.denoising.recipes import RECIPES, REGIMES, expand_rows, find_recipe, find_regime
+from spen.tasks.options import image_size
+from spen.tasks.task import Dataset, Listed, Opened, Option, Reproduced, ReproduceOrder, Task, Trained, TrainOrder
+
+if TYPE_CHECKING:
+    from spen.model import SPEN
+    from spen.models import SavedModel
+
+_SEVEN = Dataset(
+    "7scenes",
+    "depth frames of seven rooms, Microsoft Research",
+    folder="denoising/redkitchen",
+    fetch="spen.tasks.denoising.sevenscenes.obtain:fetch",
+    make="spen.tasks.denoising.sevenscenes.obtain:make",
+    fetch_options=(Option("scene", str, "chess, fire, heads, office, pumpkin, redkitchen (if not given) or stairs."),),
+    make_options=(Option("device", str, "Where frames are fused: cpu (if not given) or cuda."),),
+    trains=False,
+)
+
+
+class Denoising(Task):
+    """Images in, images out."""
+
+    name = "denoising"
+    unit = "the paper's PSNR"
+    table = "table1"
+    several_devices = True
+    tab = "spen.tasks.denoising.tab:DenoisingTab"
+    options = {
+        "evaluate": (Option("every", int, "Score every n-th frame only.", least=1),),
+        "predict": (
+            Option("peak", float, "The value that counts as 1 (255 for 8 bits, 4000 mm for 16, 1 for floats)."),
+            Option("holes", Holes, "Whether zeros are missing pixels: zero, none, or auto (not in 8-bit images)."),
+        ),
+        "bench": (
+            Option("image_size", image_size, "Height and width, as 96x128; the recipe's if not given.", "--size"),
+        ),
+    }
+    examples = {
+        "train": ("spen train dp-3", "spen train dp-3 --set batches=500 --set steps=5 --out runs/five"),
+        "evaluate": ("spen evaluate dp-3 --every 10", "spen evaluate runs/rooms/dp-3/seed-0 --split dev --json"),
+        "predict": (
+            "spen predict dp-3 noisy.png -o clean.png",
+            "spen predict dp-3 depth.png -o filled.png --peak 4000",
+            "spen predict runs/rooms/dp-3/seed-0 frames/ -o clean/",
+        ),
+        "reproduce": (
+            "spen reproduce table1 --quick",
+            "spen reproduce table1 --data simulated --rows dp-3,foe-3 --seeds 1",
+        ),
+        "bench": ("spen bench dp-3 --batch 1 --size 24x32",),
+        "export": ("spen export dp-3 dp-3.onnx", "spen export runs/rooms/dp-3/seed-0 denoiser --json"),
+        "fetch": ("spen data fetch 7scenes --scene redkitchen",),
+        "make": ("spen data make 7scenes --source redkitchen --out prepared",),
+    }
+
+    @cached_property
+    def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
+        return {r.name: Listed(r.name, r.about, r.paper) for r in RECIPES.values()}
+
+    @cached_property
+    def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
+        own = {r.name: Dataset(r.name, r.about, r.needs, r.obtain or Dataset.obtain) for r in REGIMES.values()}
+        return {**own, _SEVEN.name: _SEVEN}
+
+    def has_recipe(self, name: str) -> bool:
+        return name.partition(":")[0] in RECIPES
+
+    def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
+        find_regime(data)
+        find_recipe(recipe, data).with_options(**settings)
+
+    def train(self, order: TrainOrder) -> Trained | None:
+        from spen.tasks.denoising.train import train
+        from spen.tasks.options import accelerator_of
+
+        run = train(
+            find_recipe(order.recipe, order.data).with_options(**order.settings),
+            find_regime(order.data),
+            order.out,
+            seed=order.seed,
+            accelerator=accelerator_of(order.device),
+            devices=order.devices,
+            seconds=order.seconds,
+        )
+        if run is None:
+            return None
+        return Trained("PSNR (dB)", max((e["dev"] for e in run.metrics() if "dev" in e), default=None))
+
+    def can_open(self, folder: Path) -> bool:
+        classical = (folder / name for name in ("chosen.json", "forest.safetensors"))
+        return super().can_open(folder) or any(path.is_file() for path in classical)
+
+    def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
+        from spen.tasks.denoising.opened import Denoiser
+
+        return Denoiser.open(saved, device)
+
+    def fresh(self, recipe: str) -> Opened:
+        from spen.tasks.denoising.opened import Denoiser
+
+        return Denoiser.fresh(recipe)
+
+    def rebuild(self, **settings: Any) -> SPEN:
+        from spen.tasks.denoising.build import rebuild
+
+        return rebuild(**settings)
+
+    def reproduce(self, order: ReproduceOrder) -> Reproduced:
+        data = order.data or "rooms"
+        find_regime(data)
+        for row in expand_rows(order.rows):
+            if row != "none":
+                find_recipe(row)
+        from spen.tasks.denoising.reproduce import reproduce
+
+        return reproduce(order, data)
+
+
+TASK = Denoising()

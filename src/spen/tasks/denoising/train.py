@@ -1,0 +1,189 @@
+"""Train a recipe on a data set, and score it on a split."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spen.pretrained import write_config
+from spen.protocols import Objective
+from spen.tasks.denoising import datasets
+from spen.tasks.denoising.build import Denoise, DenoiserPretraining, build, origin_of
+from spen.tasks.denoising.crops import Crops
+from spen.tasks.denoising.data import Frames
+from spen.tasks.denoising.datasets import SPLIT_NAMES, Splits
+from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.frame_cache import KeptFrames
+from spen.tasks.denoising.losses import masked_squared_error, observation
+from spen.tasks.denoising.metrics import PSNR, hole_rmse_mm, mean_over_frames, psnr
+from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System
+from spen.tasks.denoising.sensor import Sensor
+from spen.tasks.denoising.sources import CropSource, FrameSource
+from spen.tasks.task import Progress
+from spen.training import Run, Stage, fit, joint
+
+
+def open_splits(regime: Regime, *, quick: bool = False, cache: Path | str | None = None) -> Splits:
+    """The frames of a data set; ``quick`` takes a few of them, for a demonstration. ``cache`` may hold them ready."""
+    kept = [] if cache is None else [kept_path(cache, name, quick) for name in SPLIT_NAMES]
+    if kept and all(path.exists() for path in kept):
+        return Splits(*map(KeptFrames, kept))
+    splits: Splits = getattr(datasets, regime.opens)(quick)
+    return splits
+
+
+def kept_path(cache: Path | str, split: str, quick: bool) -> Path:
+    """Where the frames of a split are kept for many processes."""
+    return Path(cache) / f"{split}{'-quick' if quick else ''}.safetensors"
+
+
+def describe_run(recipe: Recipe, regime: Regime, *, quick: bool = False) -> dict[str, Any]:
+    """What a run folder says was trained in it."""
+    return {**recipe.describe(), "data": regime.name, "quick": quick}
+
+
+def train(
+    recipe: Recipe,
+    regime: Regime,
+    out: Path | str,
+    *,
+    seed: int = 0,
+    quick: bool = False,
+    accelerator: str = "auto",
+    devices: int = 1,
+    progress: bool | None = None,
+    seconds: float | None = None,
+    cache: Path | str | None = None,
+) -> Run | None:
+    """Train into a run folder; None if ``seconds`` ran out before the end (call again to go on)."""
+    splits = open_splits(regime, quick=quick, cache=cache)
+    description = describe_run(recipe, regime, quick=quick)
+    if isinstance(recipe.method, Classical):
+        run = Run.begin(out, description, seed)
+        write_config(run.folder, origin_of(recipe, regime))
+        return _fit_classical(recipe.method, splits, run, regime, seed)
+    torch.manual_seed(seed)
+    model, objective = build(recipe, regime)
+    schedule = recipe.schedule
+    on_gpu = accelerator != "cpu" and devices == 1 and torch.cuda.is_available()
+    crops = Crops(
+        splits.train,
+        schedule.crop,
+        seed=seed,
+        flips=regime.flips or schedule.flips,
+        sigma=regime.sigma,
+        device="cuda" if on_gpu else "cpu",
+        sensor=_sensor(regime) if schedule.fresh else None,
+    )
+    source = CropSource(crops, schedule.batch_size, schedule.epoch_batches)
+    return fit(
+        model,
+        stages_of(recipe, objective),
+        source,
+        FrameSource(splits.dev, 4),
+        PSNR(),
+        out=out,
+        seed=seed,
+        recipe=description,
+        accelerator=accelerator,
+        devices=devices,
+        progress=progress,
+        seconds=seconds,
+    )
+
+
+def _sensor(regime: Regime) -> Sensor | None:
+    """The one that reads frames anew where readings are simulated; noise of grey images is new in any case."""
+    if regime.real:
+        raise ValueError(f"fresh is for simulated readings, and those of {regime.name} are real")
+    return None if regime.strength is None else Sensor(regime.strength)
+
+
+def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
+    """Everything together; for the energy of a denoiser, the denoiser first."""
+    schedule = recipe.schedule
+    whole = joint(
+        objective,
+        epochs=schedule.epochs,
+        learning_rate=schedule.learning_rate,
+        warmup=schedule.warmup,
+        decay_to=schedule.decay_to,
+        clip=schedule.clip,
+        epsilon=schedule.epsilon,
+        keep_start=False,
+        average=schedule.average,
+        seconds=schedule.seconds or None,
+    )
+    share = schedule.pretrain
+    if not share:
+        return [whole]
+    if not isinstance(recipe.method, System) or recipe.method.prior != "unet":
+        raise ValueError(f"pretrain is for the energy of a denoiser (prior=unet), which {recipe.name} is not")
+    if not 0 < share < 1:
+        raise ValueError(f"pretrain is a share of training between 0 and 1, not {share}")
+
+    def part(stage: Stage, share: float) -> Stage:
+        seconds = None if whole.seconds is None else share * whole.seconds
+        return replace(stage, epochs=max(1, round(share * whole.epochs)), seconds=seconds)
+
+    first = replace(
+        whole,
+        name="pretrain",
+        objective=DenoiserPretraining(masked_squared_error),
+        learning_rate=schedule.pretrain_rate,
+    )
+    return [part(first, share), part(whole, 1 - share)]
+
+
+def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, seed: int) -> Run:
+    """Choose the one number of a classical method by the development set, or grow the forest."""
+    from spen.tasks.denoising.baselines import classical
+    from spen.tasks.denoising.baselines.forest import FilterForest
+
+    began = time.monotonic()
+    path = run.folder / "chosen.json"
+    if method.kind == "forest":
+        target = run.folder / "forest.safetensors"
+        if not target.exists():
+            frames = [splits.train.frame(i) for i in range(len(splits.train))]
+            FilterForest.fit(frames, seed=seed).save(target)
+    elif not path.exists():
+        candidates: Any
+        real = regime.real
+        if method.kind == "tv":
+            candidates = classical.REAL_DEPTH_TV if real else classical.STRONG_TV
+        else:
+            candidates = classical.REAL_DEPTH_BM3D if real else classical.STRONG_BM3D
+        dev = [splits.dev.frame(i) for i in range(0, len(splits.dev), max(1, len(splits.dev) // 8))]
+        tuned = classical.tune(dev, candidates)
+        scores = [[asdict(candidate), score] for candidate, score in tuned.scores]
+        path.write_text(json.dumps({"kind": method.kind, "options": asdict(tuned.best), "scores": scores}))
+    run.record({"stage": "fit", "epoch": 0, "seconds": round(time.monotonic() - began, 3)})
+    return run
+
+
+def evaluate(denoise: Denoise, frames: Frames, *, every: int = 1, progress: Progress | None = None) -> dict[str, float]:
+    """PSNR over all scored and over surface pixels, the error in holes, and seconds per frame."""
+    scores: dict[str, list[Tensor]] = {"psnr": [], "surface_psnr": [], "hole_rmse_mm": []}
+    seconds = 0.0
+    indices = range(0, len(frames), every)
+    for index in indices if progress is None else progress(indices, len(indices), "frames"):
+        frame = frames.frame(index)
+        x = Observation(*(part[None] for part in observation(frame)))
+        began = time.perf_counter()
+        y = denoise(x)[0]
+        seconds += time.perf_counter() - began
+        scores["psnr"].append(psnr(y, frame.truth, frame.scored))
+        scores["surface_psnr"].append(psnr(y, frame.truth, frame.surface))
+        scores["hole_rmse_mm"].append(hole_rmse_mm(y, frame.truth, frame.hole))
+    result = {}
+    for name, values in scores.items():
+        stacked = torch.stack(values)
+        result[name] = mean_over_frames(stacked) if not bool(stacked.isnan().all()) else float("nan")
+    return {**result, "seconds_per_frame": seconds / len(indices), "frames": len(indices)}

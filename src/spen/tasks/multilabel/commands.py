@@ -1,0 +1,50 @@
+"""spen compare: one energy and data set, every way to learn it, equal budgets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spen.cli.options import Json
+from spen.cli.terminal import answer, resumable, working
+
+
+def compare(
+    data: Annotated[str, typer.Argument(help="bibtex, delicious, or an npz, ARFF or LIBSVM file.")] = "bibtex",
+    ways: Annotated[str, typer.Option(help="Objectives to compare, separated by commas; all if not given.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Budget of each run, in seconds of training.")] = None,
+    updates: Annotated[int | None, typer.Option(min=1, help="Budget of each run, in parameter updates.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where runs, results, table and plot go; runs/compare-DATA if not given.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Learn one energy in every way, with equal budgets: a table (quality, seconds, memory, steps) and a plot."""
+    from spen.tasks.multilabel.recipes import RECIPES, WAYS, MultilabelRecipe
+
+    chosen = [way.strip() for way in ways.split(",") if way.strip()] or None
+    unknown = [way for way in chosen or [] if way not in WAYS]
+    if unknown:
+        raise ValueError(f"there is no way {', '.join(unknown)} to learn an energy; choose from {', '.join(WAYS)}")
+    name = Path(data).stem if Path(data).suffix else data
+    known = RECIPES.get(f"{name}-end-to-end", MultilabelRecipe(name=name, way="end-to-end"))
+    recipe, folder = known.with_changes(data=data), out or Path("runs") / f"compare-{name}"
+    with working("reading the data"):
+        from spen.tasks.multilabel.compare import compare as run
+        from spen.tasks.multilabel.compare import plot, table
+        from spen.tasks.multilabel.data import load
+
+        splits = load(recipe.data, dev=recipe.dev)
+    with resumable(folder):
+        attempts = run(recipe, folder, ways=chosen, seeds=range(seeds), seconds=seconds, updates=updates, splits=splits)
+    plot(attempts, folder / "quality-against-time.png")
+    if as_json:
+        import json
+
+        answer(json.loads((folder / "results.json").read_text(encoding="utf-8")))
+    else:
+        typer.echo(table(attempts), nl=False)
+        typer.echo(f"plot: {folder / 'quality-against-time.png'}")

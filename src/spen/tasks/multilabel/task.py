@@ -1,0 +1,79 @@
+"""Label sets: a vector in, the set of its labels out. Imports no torch until something is trained or opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from spen.tasks.multilabel.recipes import RECIPES, find_recipe
+from spen.tasks.task import Command, Dataset, Listed, Opened, Task, Trained, TrainOrder
+
+if TYPE_CHECKING:
+    from spen.model import SPEN
+    from spen.models import SavedModel
+
+
+class LabelSetsTask(Task):
+    """Vectors in, sets of labels out."""
+
+    name = "multilabel"
+    unit = "published test F1"
+    commands = (
+        Command(
+            "compare",
+            "spen.tasks.multilabel.commands:compare",
+            (
+                "spen compare bibtex --seeds 3",
+                "spen compare mine-train.arff --ways end-to-end,deep-value --seconds 60",
+                "spen compare mine.npz --ways feedforward,end-to-end --updates 200 --json",
+            ),
+        ),
+    )
+    examples = {
+        "train": ("spen train bibtex-end-to-end --json",),
+        "evaluate": ("spen evaluate runs/bibtex/bibtex-end-to-end/seed-0",),
+        "bench": ("spen bench bibtex-end-to-end --batch 4 --json",),
+    }
+
+    @cached_property
+    def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
+        return {m.name: Listed(m.name, f"{m.data}: {m.about}", m.published) for m in RECIPES.values()}
+
+    @cached_property
+    def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
+        known = {"bibtex": "159 tags of 7,395 publications", "delicious": "983 tags of 16,105 web pages"}
+        return {name: Dataset(name, about, f"multilabel/{name}.npz") for name, about in known.items()}
+
+    def default_data(self, recipe: str) -> str:
+        return find_recipe(recipe).data
+
+    def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
+        find_recipe(recipe).with_changes(data=data).with_options(**settings)
+
+    def train(self, order: TrainOrder) -> Trained | None:
+        from spen.tasks.multilabel.train import train
+        from spen.tasks.options import accelerator_of
+
+        recipe = find_recipe(order.recipe).with_changes(data=order.data).with_options(**order.settings)
+        accelerator = accelerator_of(order.device)
+        done = train(recipe, order.out, seed=order.seed, accelerator=accelerator, seconds=order.seconds)
+        return None if done is None else Trained("example F1", done[1].dev.example)
+
+    def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
+        from spen.tasks.multilabel.opened import LabelSetPredictor
+
+        return LabelSetPredictor.open(saved)
+
+    def fresh(self, recipe: str) -> Opened:
+        from spen.tasks.multilabel.opened import LabelSetPredictor
+
+        return LabelSetPredictor.fresh(recipe)
+
+    def rebuild(self, **settings: Any) -> SPEN:
+        from spen.tasks.multilabel.build import rebuild
+
+        return rebuild(**settings)
+
+
+TASK = LabelSetsTask()

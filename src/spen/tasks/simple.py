@@ -1,0 +1,199 @@
+"""A task from a few functions: a model, its training, its data and its metric; files and the viewer if you like.
+
+``SimpleTask`` does what every task needs beside: run folders, models that every command opens, scores, export.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spen.tasks.options import accelerator_of, changed
+from spen.tasks.task import Listed, Opened, Progress, Scores, Task, Trained, TrainOrder
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torchmetrics import Metric
+
+    from spen.export import Exportable
+    from spen.model import SPEN
+    from spen.models import SavedModel
+    from spen.training import Stage
+
+__all__ = ["SimpleTask"]
+
+_DETAILS = ("name", "about", "published")  # of a recipe: not options
+
+
+class SimpleTask(Task):
+    """Subclasses give ``name``, ``datasets``, ``systems`` and the methods below; x and y are batch-first tensors.
+
+    ``systems`` holds a frozen dataclass for each recipe, with ``about`` and, if you like, ``published``; its other
+    fields are what ``--set`` changes. Import torch inside of the methods, so that ``spen --help`` stays fast.
+    """
+
+    systems: Mapping[str, Any]
+    measure: str = "score"
+    """What the metric is called in the output."""
+    batch_size: int = 32
+
+    @abstractmethod
+    def model(self, system: Any) -> SPEN:
+        """A model with fresh weights."""
+
+    @abstractmethod
+    def stages(self, system: Any) -> Sequence[Stage]:
+        """How it is trained."""
+
+    @abstractmethod
+    def examples_of(self, data: str, split: str) -> tuple[Tensor, Tensor]:
+        """(x, y) of a split (train, dev or test) of a data set."""
+
+    @abstractmethod
+    def metric(self) -> Metric:
+        """Compares answers with y; says whether ``higher_is_better``."""
+
+    def read(self, path: Path, **options: Any) -> Tensor:
+        """x of one file, without the batch dimension."""
+        raise ValueError(f"models of {self.name} predict from Python alone; the task reads no files")
+
+    def write(self, answer: Tensor, path: Path, **options: Any) -> None:
+        """Write the answer for one file."""
+        raise NotImplementedError(f"{type(self).__name__} has read() and needs write() too")
+
+    # ── what follows from these ──
+
+    @cached_property
+    def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
+        return {n: Listed(n, s.about, getattr(s, "published", None)) for n, s in self.systems.items()}
+
+    def system(self, name: str, settings: Mapping[str, str]) -> Any:
+        """A recipe with the options of --set."""
+        if name not in self.systems:
+            raise ValueError(f"there is no recipe {name!r} of {self.name}; there are {', '.join(self.systems)}")
+        return changed(self.systems[name], settings, name=name, fixed=_DETAILS)
+
+    def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
+        self.system(recipe, settings)
+        if data not in self.datasets:
+            raise ValueError(f"there is no data set {data!r} of {self.name}; there are {', '.join(self.datasets)}")
+
+    def rebuild(self, **settings: Any) -> SPEN:
+        from spen.builders import Origin
+
+        model = self.model(type(self.systems[settings["recipe"]])(**_tuples(settings["options"])))
+        model.origin = Origin(self.name, settings)
+        return model
+
+    def train(self, order: TrainOrder) -> Trained | None:
+        import torch
+
+        from spen.training import TensorSource, fit
+
+        system = self.system(order.recipe, order.settings)
+        if not is_dataclass(system):
+            raise TypeError(f"recipe {order.recipe} of {self.name} is no dataclass")
+        torch.manual_seed(order.seed)
+        options = asdict(system)  # type: ignore[arg-type]
+        run = fit(
+            self.rebuild(recipe=order.recipe, data=order.data, options=options),
+            self.stages(system),
+            TensorSource(*self.examples_of(order.data, "train"), self.batch_size),
+            TensorSource(*self.examples_of(order.data, "dev"), self.batch_size, shuffle=False),
+            self.metric(),
+            out=order.out,
+            seed=order.seed,
+            recipe={"task": self.name, "name": order.recipe, "data": order.data, **options},
+            accelerator=accelerator_of(order.device),
+            devices=order.devices,
+            seconds=order.seconds,
+        )
+        if run is None:
+            return None
+        best = max if self.metric().higher_is_better else min
+        return Trained(self.measure, best((e["dev"] for e in run.metrics() if "dev" in e), default=None))
+
+    def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
+        from spen.pretrained import complete, fitting
+
+        with complete(saved.folder):
+            model = self.rebuild(**saved.settings)
+        with fitting(saved.folder):
+            model.load_state_dict(saved.weights())
+        return _Simple(self, saved.name, model, saved.settings, device)
+
+    def fresh(self, recipe: str) -> Opened:
+        options, data = asdict(self.system(recipe, {})), next(iter(self.datasets))
+        settings: dict[str, Any] = {"recipe": recipe, "data": data, "options": options}
+        return _Simple(self, recipe, self.rebuild(**settings), settings, "cpu")
+
+
+class _Simple(Opened):
+    """A trained model of a ``SimpleTask``."""
+
+    model: SPEN
+
+    def __init__(self, task: SimpleTask, name: str, model: SPEN, settings: Mapping[str, Any], device: str) -> None:
+        self.task, self.name, self.settings, self.device = task, name, settings, device
+        self.model = model.to(device).eval()
+
+    def answer(self, x: Tensor) -> Tensor:
+        """y for a batch, as the last stage's objective predicts it."""
+        import torch
+
+        system = type(self.task.systems[self.settings["recipe"]])(**_tuples(self.settings["options"]))
+        objective = self.task.stages(system)[-1].objective
+        with torch.no_grad():
+            return objective.predict(self.model, x.to(self.device)).cpu()
+
+    def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
+        data = data or self.settings["data"]
+        x, y = self.task.examples_of(data, split)
+        metric, size = self.task.metric(), self.task.batch_size
+        starts = range(0, len(x), size)
+        for start in starts if progress is None else progress(starts, len(starts), "batches"):
+            metric.update(self.answer(x[start : start + size]), y[start : start + size])
+        score = float(metric.compute())
+        lines = (f"{self.name} on {len(x)} {split} examples of {data}", f"  {self.task.measure} {score:.4f}")
+        return Scores({"data": data, "examples": len(x), self.task.measure: score}, lines)
+
+    def predict(
+        self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
+    ) -> Iterator[Path]:
+        files = [p for path in inputs for p in (sorted(path.iterdir()) if path.is_dir() else [path])]
+        if out is None:
+            raise ValueError("give --out, a file for one input or a folder for several")
+        single = len(files) == 1 and not inputs[0].is_dir() and bool(out.suffix)
+        targets = [out if single else out / path.name for path in files]
+        for path, target in zip(files, targets, strict=True):
+            if target.resolve() in {p.resolve() for p in files}:
+                raise ValueError(f"{target} would be overwritten by the answer for {path}; give another -o")
+        todo = zip(files, targets, strict=True)
+        for path, target in todo if progress is None else progress(todo, len(files), "files"):
+            answer = self.answer(self.task.read(path, **options)[None])[0]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            self.task.write(answer, target, **options)
+            yield target
+
+    def exportable(self) -> Exportable:
+        from spen.export import BATCH, Exportable
+
+        x, _ = self.task.examples_of(self.settings["data"], "dev")
+        return Exportable(
+            model=self.model,
+            example=lambda seed: x[: (2, 3, 1)[seed % 3]],
+            shapes={"x": (BATCH,)},
+            metadata={"task": self.task.name, "recipe": str(self.settings["recipe"])},
+        )
+
+    def batch(self, size: int | None = None, **options: Any) -> Any:
+        x, _ = self.task.examples_of(self.settings["data"], "train")
+        return x[: size or self.task.batch_size]
+
+
+def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}

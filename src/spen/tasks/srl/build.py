@@ -1,0 +1,182 @@
+"""A recipe and data → a SPEN and the stages that train it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import spen
+from spen.builders import Origin
+from spen.domains import Simplex
+from spen.energies import Energy, EntropySmoothed, Linear, Sum
+from spen.gradients import Written
+from spen.objectives import EndToEnd, StructuredHinge
+from spen.protocols import Objective
+from spen.rules import GradientDescent
+from spen.tasks.srl.arcs import ArcSource
+from spen.tasks.srl.candidates import CandidateRules
+from spen.tasks.srl.contextual import ArcAttention, SentenceEncoder
+from spen.tasks.srl.corpora import Prepared, rules_from_json, rules_to_json
+from spen.tasks.srl.energy import (
+    ArgumentCount,
+    ArgumentSet,
+    Held,
+    LabelCoherence,
+    LabelHistogram,
+    TopicalCoherence,
+    overlap_constraint,
+    repeat_constraint,
+)
+from spen.tasks.srl.features import FeatureSpace
+from spen.tasks.srl.local import ArcInit, ArcScorer, WordTable
+from spen.tasks.srl.metrics import ConstrainedLoss, RoleF1, arc_cost, arc_log_loss
+from spen.tasks.srl.recipes import SrlRecipe
+from spen.tasks.srl.structured import ConstrainedLogLoss
+from spen.training import Stage, clamped, pretrain
+
+__all__ = ["build", "build_energy", "build_features", "dev_metric", "rebuild", "sources", "stages"]
+
+CLAMP = ("features.*", "init.*")
+
+
+def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
+    """The model of a recipe, its parameters drawn from `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        features, width = build_features(recipe, data)
+        words = features.words.dimensions
+        energy = build_energy(recipe, roles=len(data.roles), core=data.core, words=words, arc=width)
+        rule = GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
+        minimizer = spen.Minimizer(Simplex(recipe.update), rule, Written())
+        model = spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
+    model.origin = Origin("srl", partial(_settings, recipe, data.name, data.space, data.rules, words))
+    return model
+
+
+def rebuild(recipe: dict[str, Any], data: str, space: dict[str, Any], rules: Any, dimensions: int) -> spen.SPEN:
+    """The model of a recipe, from what a saved model's config.json says of it; `Labeller` reads text with the rest."""
+    known = FeatureSpace.from_json(json.dumps(space))
+    prepared = Prepared(data, rules_from_json(json.dumps(rules)), known, {}, None, dimensions=dimensions)
+    return build(SrlRecipe.from_description(recipe), prepared)
+
+
+def _settings(
+    recipe: SrlRecipe, data: str, space: FeatureSpace, rules: CandidateRules, dimensions: int
+) -> dict[str, Any]:
+    held = {"space": json.loads(space.to_json()), "rules": json.loads(rules_to_json(rules))}
+    return {"recipe": recipe.describe(), "data": data, **held, "dimensions": dimensions}
+
+
+def build_features(recipe: SrlRecipe, data: Prepared) -> tuple[ArcScorer, int]:
+    """F, and the width of the arc features it gives."""
+    words = WordTable(_principal(data.word_table(), recipe.word_dimensions))
+    size, roles = data.space.size, len(data.roles)
+    encoder = None
+    if recipe.encoder == "contextual":
+        encoder = SentenceEncoder(
+            words,
+            len(data.space.tags),
+            len(data.space.deprels),
+            width=recipe.encoder_width,
+            layers=recipe.encoder_layers,
+            dropout=recipe.encoder_dropout,
+        )
+    scorer = ArcScorer(
+        size,
+        roles,
+        words,
+        width=recipe.width,
+        dropout=recipe.dropout,
+        context_dropout=recipe.context_dropout,
+        feature_dropout=recipe.feature_dropout,
+        encoder=encoder,
+    )
+    return scorer, scorer.hidden.out_features
+
+
+def _principal(table: Tensor, dimensions: int) -> Tensor:  # (words, D) → (words, dimensions)
+    """The directions in which the vectors differ most, at the scale the table had; padding stays 0."""
+    if not 0 < dimensions < table.shape[1]:
+        return table
+    centred = table - table[1:].mean(0)
+    _, vectors = torch.linalg.eigh(centred[1:].T @ centred[1:])  # ascending
+    kept = centred @ vectors[:, -dimensions:]
+    kept = kept * (table[1:].std() / kept[1:].std())
+    kept[0] = 0
+    return kept
+
+
+def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words: int, arc: int) -> Held:
+    """−⟨s, y⟩ + global terms + constraints − τ H(y), blind to invalid arcs."""
+    hidden, convex = recipe.hidden, recipe.convex
+    available: dict[str, Callable[[], Energy]] = {
+        "argument_set": lambda: ArgumentSet(words, hidden=hidden, convex=convex),
+        "label_histogram": lambda: LabelHistogram(roles, words, hidden=hidden, convex=convex),
+        "argument_count": lambda: ArgumentCount(words),
+        "label_coherence": lambda: LabelCoherence(roles, hidden=hidden, convex=convex),
+        "topical_coherence": lambda: TopicalCoherence(arc, hidden=hidden, convex=convex),
+    }
+    if unknown := set(recipe.terms) - set(available):
+        raise ValueError(f"no global term is called {', '.join(sorted(unknown))}; there are {', '.join(available)}")
+    parts: dict[str, nn.Module] = {"local": Linear(lambda features: features.scores)}
+    parts |= {name: available[name]() for name in recipe.terms}
+    if recipe.attention:
+        parts["attention"] = ArcAttention(roles, arc)
+    if recipe.constraints:
+        weight = recipe.constraint_weight
+        parts |= {"overlap": overlap_constraint(weight=weight), "repeat": repeat_constraint(core, weight=weight)}
+    total: nn.Module = Sum(**parts)
+    return Held(EntropySmoothed(total, recipe.entropy) if recipe.entropy else total)
+
+
+def stages(recipe: SrlRecipe, roles: int, core: tuple[int, ...]) -> list[Stage]:
+    """Pretrain → clamped → joint (Sec. 5); a local system ends after the first."""
+    first = pretrain(
+        arc_log_loss,
+        epochs=recipe.pretrain_epochs,
+        learning_rate=recipe.pretrain_rate,
+        patience=recipe.patience,
+    )
+    # The baseline is trained with the same care as what is built on it.
+    first = replace(first, decay_to=recipe.decay)
+    if recipe.objective == "structured":
+        return [replace(first, name="structured", objective=ConstrainedLogLoss(core))]
+    if recipe.objective == "local":
+        return [first]
+    objective: Objective
+    if recipe.objective == "ssvm":
+        objective = StructuredHinge(arc_cost, truth=lambda target: target.one_hot(roles))
+    else:
+        objective = EndToEnd(ConstrainedLoss(core, recipe.violation_weight))
+    last = Stage(
+        name="joint",
+        objective=objective,
+        epochs=recipe.joint_epochs,
+        learning_rate=recipe.joint_rate,
+        clip=1.0,
+        patience=recipe.patience,
+        decay_to=recipe.decay,
+        weight_decay=recipe.weight_decay,
+        keep_start=True,
+    )
+    held = clamped(
+        objective, epochs=recipe.clamped_epochs, learning_rate=recipe.clamped_rate, clamp=CLAMP, keep_start=False
+    )
+    return [first, replace(held, decay_to=recipe.decay), last]
+
+
+def sources(recipe: SrlRecipe, data: Prepared, seed: int) -> tuple[ArcSource, ArcSource]:
+    """Training batches and development batches."""
+    train = ArcSource(data.corpora["train"], cells=recipe.cells, seed=seed)
+    return train, ArcSource(data.corpora["dev"], cells=max(16_384, recipe.cells), shuffle=False)
+
+
+def dev_metric(data: Prepared, dev: ArcSource) -> RoleF1:
+    """F1 with AD³ on the development set."""
+    return RoleF1(data.core, missed=dev.missed)

@@ -1,0 +1,123 @@
+"""CoNLL-2005 without its words + the Penn Treebank = CoNLL-2005.
+
+The shared task ships props and syntax; the words of WSJ sections 02 … 24 belong to the Treebank, which a user owns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from spen.tasks.srl.constituents import Phrase, dependencies, parse_bits, parse_brackets
+from spen.tasks.srl.formats.conll2005 import read_props
+from spen.tasks.srl.sentences import BadCorpus, read_text, write_text
+
+__all__ = ["WordsMade", "make_conll2005", "read_section"]
+
+_TEST_WSJ = "23"
+
+
+@dataclass(frozen=True, slots=True)
+class WordsMade:
+    """A words file that was written, or one that was there already."""
+
+    file: Path
+    section: str
+    sentences: int
+    tokens: int
+    written: bool
+
+    def __str__(self) -> str:
+        verb = "wrote" if self.written else "kept"
+        return f"{verb} {self.file}: section {self.section}, {self.sentences:,} sentences, {self.tokens:,} tokens"
+
+
+def read_section(ptb_dir: str | Path, section: str) -> Iterator[tuple[Path, int, Phrase]]:
+    """(file, line, tree) of each sentence of a WSJ section: wsj_SSNN.mrg, .parse or bare, anywhere below the folder."""
+    name = re.compile(rf"wsj_{section}\d\d(\.mrg|\.parse)?(\.gz)?", re.IGNORECASE)
+    files = sorted((f for f in Path(ptb_dir).rglob("*") if name.fullmatch(f.name)), key=lambda f: f.name.lower())
+    if not files:
+        problem = f"no wsj_{section}NN.mrg or .parse below it; give the Treebank's folder of merged (tagged) trees"
+        raise BadCorpus(ptb_dir, 0, problem)
+    for file in files:
+        for line, tree in parse_brackets(read_text(file), file):
+            yield file, line, tree
+
+
+def make_conll2005(ptb_dir: str | Path, conll_dir: str | Path) -> list[WordsMade]:
+    """Write words/, synt.wsj/ (gold tags and phrases) and dependencies/ beside every props/ below conll_dir.
+
+    `train.02.props.gz` takes section 02, `devel.24` 24 and `test.wsj` 23; words files that exist are kept, and so are
+    the Brown section's, which the shared task ships. Every sentence must have as many words as its props have rows.
+    """
+    folders = sorted(folder for folder in Path(conll_dir).rglob("props") if folder.is_dir())
+    if not folders:
+        raise BadCorpus(conll_dir, 0, "no props folder below it; give the folder the shared task's archive unpacks to")
+    made: list[WordsMade] = []
+    for folder in folders:
+        for props in sorted(folder.glob("*.props*")):
+            found = re.fullmatch(r".*\.(\d\d|wsj|brown)\.props(\.gz)?", props.name)
+            if not found:
+                raise BadCorpus(props, 0, "the name has no section; expected train.02.props.gz, devel.24 or test.wsj")
+            section = {"wsj": _TEST_WSJ}.get(found[1], found[1])
+            words = folder.parent / "words" / props.name.replace(".props", ".words")
+            if words.is_file():
+                lengths = [props_of.length for props_of in read_props(props)]
+                made.append(WordsMade(words, section, len(lengths), sum(lengths), False))
+            elif section == "brown":
+                raise BadCorpus(words, 0, "the Brown test words are missing; they come with the shared task's tests")
+            else:
+                made.append(_write_section(ptb_dir, section, props, words))
+    return made
+
+
+def _write_section(ptb_dir: str | Path, section: str, props: Path, words: Path) -> WordsMade:
+    expected = read_props(props)
+    trees = list(read_section(ptb_dir, section))
+    texts: dict[str, list[str]] = {"words": [], "synt.wsj": [], "dependencies": []}
+    tokens = 0
+    for number, (file, line, tree) in enumerate(trees):
+        leaves = list(tree.leaves())
+        if number >= len(expected):
+            raise BadCorpus(file, line, f"the Treebank goes on after the {len(expected)} sentences of {props.name}")
+        if len(leaves) != expected[number].length:
+            problem = f"{len(leaves)} words, but sentence {number + 1} of {props.name} has {expected[number].length}"
+            raise BadCorpus(file, line, problem)
+        heads, relations = dependencies(tree)
+        bits = parse_bits(tree)
+        # Lemmas are known for predicates alone: props name them.
+        lemmas = [leaf.word.lower() for leaf in leaves]
+        for proposition in expected[number].propositions:
+            lemmas[proposition.predicate] = proposition.sense
+        texts["words"] += [leaf.word for leaf in leaves]
+        texts["synt.wsj"] += [f"{leaf.label}\t{bit}" for leaf, bit in zip(leaves, bits, strict=True)]
+        texts["dependencies"] += [
+            f"{lemma}\t{_coarse(leaf.label)}\t{head + 1}\t{relation}"
+            for lemma, leaf, head, relation in zip(lemmas, leaves, heads, relations, strict=True)
+        ]
+        for lines in texts.values():
+            lines.append("")
+        tokens += len(leaves)
+    if len(trees) < len(expected):
+        raise BadCorpus(props, 0, f"{len(expected)} sentences, but section {section} of the Treebank has {len(trees)}")
+    for name, lines in texts.items():
+        target = words.parent.parent / name / props.name.replace(".props", f".{name}")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_text(target, "\n".join(lines) + "\n")
+    return WordsMade(words, section, len(trees), tokens, True)
+
+
+_COARSE = {
+    "NN": "NOUN", "VB": "VERB", "MD": "AUX", "JJ": "ADJ", "RB": "ADV", "IN": "ADP", "DT": "DET", "PR": "PRON",
+    "CC": "CCONJ", "CD": "NUM", "WP": "PRON", "WD": "PRON", "WR": "ADV", "TO": "PART", "PO": "PART", "UH": "INTJ",
+    "RP": "ADP", "EX": "PRON", "PD": "DET",
+}  # fmt: skip
+
+
+def _coarse(tag: str) -> str:
+    """A Universal tag for a Penn tag, well enough for features."""
+    if tag.startswith("NNP"):
+        return "PROPN"
+    return _COARSE.get(tag[:2], "X" if tag[:1].isalpha() else "SYM" if tag in ("$", "#") else "PUNCT")

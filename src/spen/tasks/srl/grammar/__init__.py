@@ -1,0 +1,1 @@
+"""The built-in grammar: sentences with trees and roles."""

@@ -1,0 +1,158 @@
+"""Semantic role labelling: Table 2 of the paper. Imports no torch until something is trained or opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from spen.tasks.srl.recipes import ABLATIONS, RECIPES, SrlRecipe, changed, find_recipe
+from spen.tasks.task import (
+    Command,
+    Dataset,
+    Listed,
+    Opened,
+    Option,
+    Reproduced,
+    ReproduceOrder,
+    Task,
+    Trained,
+    TrainOrder,
+)
+
+if TYPE_CHECKING:
+    from spen.model import SPEN
+    from spen.models import SavedModel
+
+_DATASETS = (
+    Dataset("builtin", "sentences from a grammar, with trees and roles"),
+    Dataset(
+        "ewt",
+        "English Web Treebank with PropBank's roles",
+        "srl/ewt",
+        "spen data fetch ewt, then spen data make ewt",
+        licence="CC BY-SA 4.0",
+        fetch="spen.tasks.srl.obtain:fetch",
+        make="spen.tasks.srl.obtain:make",
+    ),
+    Dataset(
+        "conll2005",
+        "the paper's corpus: needs the shared task's release and the Penn Treebank",
+        "srl/conll2005",
+        make="spen.tasks.srl.obtain:make_conll2005",
+        make_options=(Option("ptb", Path, "The folder of the Penn Treebank."),),
+        trains=False,
+    ),
+)
+
+
+class RoleLabelling(Task):
+    """Parsed sentences in, roles out."""
+
+    name = "srl"
+    unit = "the paper's test F1"
+    table = "table2"
+    tab = "spen.tasks.srl.tab:RolesTab"
+    options = {
+        "predict": (Option("style", Literal["props", "json", "pretty"], "How roles are written (props).", "--format"),),
+        "reproduce": (
+            Option("genre", str, "Train without this genre, and test on it."),
+            Option("sentences", int, "Train on the first so many.", least=1),
+        ),
+    }
+    commands = (
+        Command(
+            "score",
+            "spen.tasks.srl.commands:score",
+            ("spen score gold.props.gz pred.props", "spen score gold.props.gz pred.props --json"),
+        ),
+    )
+    examples = {
+        "train": ("spen train srl/spen --data builtin --seconds 600",),
+        "evaluate": ("spen evaluate runs/builtin/spen/seed-0",),
+        "predict": (
+            "spen predict srl-ewt sentences.conllu -o roles.props",
+            "spen predict runs/builtin/spen/seed-0 sentences.conllu --format pretty",
+        ),
+        "reproduce": (
+            "spen reproduce table2 --quick --rows local,spen",
+            "spen reproduce table2 --data ewt --genre weblog --seconds 3600",
+        ),
+        "fetch": ("spen data fetch ewt",),
+        "make": (
+            "spen data make ewt",
+            "spen data make conll2005 --source conll05st-release --ptb treebank_3/parsed/mrg/wsj",
+        ),
+    }
+
+    @cached_property
+    def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
+        figures = {r.name: r.paper["ad3"].test if "ad3" in r.paper else None for r in RECIPES.values()}
+        return {r.name: Listed(r.name, r.about, figures[r.name]) for r in RECIPES.values()}
+
+    @cached_property
+    def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
+        return {d.name: d for d in _DATASETS}
+
+    def has_recipe(self, name: str) -> bool:
+        return name.partition(":")[0] in RECIPES | ABLATIONS
+
+    def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
+        _recipe(recipe, settings)
+        if data not in ("builtin", "ewt") and not Path(data).is_dir():
+            raise ValueError(f"there is no data set {data!r} for role labelling; there are builtin, ewt, or a folder")
+
+    def train(self, order: TrainOrder) -> Trained | None:
+        from spen.tasks.options import accelerator_of, resolve_device
+        from spen.tasks.srl.corpora import open_corpus, prepare
+        from spen.tasks.srl.train import train
+        from spen.training import Run
+
+        recipe, device = _recipe(order.recipe, order.settings), resolve_device(order.device)
+        name, splits, vectors = open_corpus(order.data)
+        data = prepare(splits, name=name, templates=recipe.templates, vectors=vectors, device=device)
+        accelerator = accelerator_of(device)
+        model = train(recipe, data, order.out, seed=order.seed, accelerator=accelerator, seconds=order.seconds)
+        if model is None:
+            return None
+        return Trained("F1", max((e["dev"] for e in Run.open(order.out).metrics() if "dev" in e), default=None))
+
+    def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
+        from spen.tasks.srl.opened import RoleLabeller
+
+        return RoleLabeller.open(saved, device)
+
+    def fresh(self, recipe: str) -> Opened:
+        from spen.tasks.srl.opened import RoleLabeller
+
+        return RoleLabeller.fresh(recipe)
+
+    def rebuild(self, **settings: Any) -> SPEN:
+        from spen.tasks.srl.build import rebuild
+
+        return rebuild(**settings)
+
+    def reproduce(self, order: ReproduceOrder) -> Reproduced:
+        rows = tuple(x for row in order.rows for x in (ABLATIONS if row == "ablation" else (row,)))
+        for row in rows:
+            find_recipe(changed_row(row, order.settings))
+        if unknown := [key for key in order.settings if ":" in key and key.rpartition(":")[0] not in rows]:
+            raise ValueError(f"no row among {', '.join(rows) or 'those of the table'} takes the option {unknown[0]!r}")
+        from spen.tasks.srl.reproduce import from_order
+
+        return from_order(order, rows)
+
+
+def changed_row(row: str, settings: Mapping[str, str]) -> str:
+    """A row with the settings that hold for every row, and those that were given for it: ``ROW:KEY``."""
+    mine = {key.rpartition(":")[2]: value for key, value in settings.items() if key.rpartition(":")[0] in ("", row)}
+    return ":".join([row, *(f"{key}={value}" for key, value in mine.items())])
+
+
+def _recipe(name: str, settings: Mapping[str, str]) -> SrlRecipe:
+    recipe = find_recipe(name)
+    return changed(recipe, [f"{key}={value}" for key, value in settings.items()]) if settings else recipe
+
+
+TASK = RoleLabelling()

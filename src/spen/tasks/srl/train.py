@@ -1,0 +1,86 @@
+"""Train one recipe on prepared data into a run folder, and open such a folder again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+import spen
+from spen.tasks.srl.build import build, dev_metric, sources, stages
+from spen.tasks.srl.corpora import Prepared
+from spen.tasks.srl.recipes import SrlRecipe
+from spen.training import Run, fit, load_weights, save_weights
+
+__all__ = ["load_system", "train"]
+
+
+def train(
+    recipe: SrlRecipe,
+    data: Prepared,
+    out: Path | str,
+    *,
+    seed: int = 0,
+    base: Path | str | None = None,
+    accelerator: str = "cpu",
+    seconds: float | None = None,
+    progress: bool | None = None,
+) -> spen.SPEN | None:
+    """Run the recipe's stages; None when `seconds` ran out first (call again to go on).
+
+    `base` is the finished run of the recipe's base system with the same seed: its F(x) then takes the place of the
+    pretraining, which would train the same thing again.
+    """
+    model = build(recipe, data, seed=seed)
+    plan = stages(recipe, len(data.roles), data.core)
+    run = Run.begin(out, {"task": "srl", "data": data.name, **recipe.describe()}, seed)
+    if base is not None and len(plan) > 1:
+        _adopt(run, model, Run.open(base).load())
+    train_source, dev_source = sources(recipe, data, seed)
+    done = fit(
+        model,
+        plan,
+        train_source,
+        dev_source,
+        dev_metric(data, dev_source),
+        out=out,
+        seed=seed,
+        recipe={"task": "srl", "data": data.name, **recipe.describe()},
+        accelerator=accelerator,
+        progress=progress,
+        # A batch without overlapping candidates has no slope in the overlap term; that is no dead term.
+        vitals_every=0,
+        seconds=seconds,
+        # A run's state is hundreds of megabytes, an epoch on a GPU takes a second.
+        state_every=60.0,
+    )
+    return None if done is None else model.to(data.device)
+
+
+def _adopt(run: Run, model: spen.SPEN, weights: dict[str, Tensor]) -> None:
+    """Mark the first stage as done, with these weights of F as its result."""
+    if run.finished(0).exists():
+        return
+    features = {name: value for name, value in weights.items() if name.startswith("features.")}
+    missing, unexpected = model.load_state_dict(features, strict=False)
+    if unexpected or any(name.startswith("features.") for name in missing):
+        raise ValueError(f"the base run has another F(x) than {run.folder.name}: train it with the same templates")
+    save_weights(model.state_dict(), run.best(0))
+    run.finished(0).touch()
+
+
+def load_system(run: Path | str, data: Prepared) -> tuple[SrlRecipe, spen.SPEN]:
+    """The trained model of a run folder, on the data's device."""
+    opened = Run.open(run)
+    recipe = recipe_of(opened.description()["recipe"])
+    model = build(recipe, data)
+    model.load_state_dict(load_weights(opened.weights_path))
+    return recipe, model.to(data.device).eval()
+
+
+def recipe_of(description: dict[str, Any]) -> SrlRecipe:
+    """The recipe that a run was trained with."""
+    if description.get("task") != "srl":
+        raise ValueError(f"the run is of task {description.get('task')!r}, not of semantic role labelling")
+    return SrlRecipe.from_description({k: v for k, v in description.items() if k not in ("task", "data")})

@@ -1,0 +1,62 @@
+"""The iterates y_0 … y_T in one piece of HTML, with a slider that shows one of them at a time.
+
+Everything that belongs to iterate t carries t in its `data-t`; what belongs to several lists them ("3 4 5"). The whole
+says which one is shown in `data-at`, and a style sheet does the rest: moving the slider asks nothing of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+__all__ = ["SMALL", "data_t", "mistake", "note", "with_slider"]
+
+SMALL = (340, 220)
+"""Charts that stand three in a row."""
+
+_SHOW = "const f=this.closest('.iterates');clearInterval(f.timer);f.dataset.at=this.value"
+_PLAY = (
+    "const f=this.closest('.iterates'),r=f.querySelector('input');clearInterval(f.timer);"
+    "const go=t=>{r.value=t;f.dataset.at=t;if(t>=+r.max)clearInterval(f.timer)};"
+    "go(0);f.timer=setInterval(()=>go(+r.value+1),+f.dataset.pace)"
+)
+
+
+def with_slider(parts: Sequence[str], last: int, *, names: Sequence[str] | None = None) -> str:
+    """The parts one below the other, under a slider from 0 to `last`, which stands at the end.
+
+    `names[t]` is what the slider calls iterate t. Without iterations (`last` = 0) there is no slider.
+    """
+    called = names if names is not None else [f"iteration {t} of {last}" for t in range(last + 1)]
+    if len(called) != last + 1:
+        raise ValueError(f"{last + 1} iterates have {len(called)} names; give one to each")
+    rules = "".join(f'.iterates[data-at="{t}"] [data-t~="{t}"]{{display:revert}}' for t in range(last + 1))
+    slider = ""
+    if last:
+        labels = "".join(f'<b data-t="{t}">{escape(name)}</b>' for t, name in enumerate(called))
+        slider = (
+            f'<div class="scrub"><button type="button" onclick="{_PLAY}" aria-label="play from the start">▶</button>'
+            f'<input type="range" min="0" max="{last}" step="1" value="{last}" aria-label="iteration" '
+            f'oninput="{_SHOW}"><output>{labels}</output></div>'
+        )
+    # A short descent is played slowly; a long one does not take longer than a few seconds.
+    pace = max(150, min(900, 6000 // (last + 1)))
+    style = f"<style>.iterates [data-t]{{display:none}}{rules}</style>"
+    return f'<div class="iterates" data-at="{last}" data-pace="{pace}">{style}{slider}{"".join(parts)}</div>'
+
+
+def data_t(t: int, last: int, *, ended: int | None = None) -> str:
+    """The `data-t` of iterate t; the last iterate of a descent that ended early stands for all that follow."""
+    if ended is not None and t == ended:
+        return " ".join(str(k) for k in range(t, last + 1))
+    return str(t)
+
+
+def mistake(sentence: str) -> str:
+    """What went wrong, in one sentence, where the answer would have been."""
+    return f'<div class="mistake" role="alert">{escape(" ".join(sentence.split()))}</div>'
+
+
+def note(sentence: str) -> str:
+    """A remark below a picture."""
+    return f'<p class="note">{escape(sentence)}</p>'
