@@ -41,7 +41,7 @@ def test_it_holds_what_the_commands_read(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert held == wanted
-    assert {"spen/py.typed", "spen/weights/dp-3.safetensors", "spen/weights/dp-3.json"} <= held
+    assert {"spen/py.typed", "spen/weights/dp-3/model.safetensors", "spen/weights/dp-3/config.json"} <= held
 
 
 def test_it_carries_the_licences_of_code_and_models(wheel: Path) -> None:

@@ -240,7 +240,8 @@ def test_times_are_kept_for_the_next_process(
     found = ways(_forward_product(), torch.contiguous_format, None, turned=True, kernels=False)
     arguments = (_forward_product(), found, torch.device("cpu"), torch.contiguous_format, None)
     if damage == "no file can be written":
-        monkeypatch.setattr(choose, "_file", lambda: tmp_path / "missing" / "file.json")
+        (tmp_path / "file").touch()
+        monkeypatch.setattr(choose, "_file", lambda: tmp_path / "file" / "below.json")
     monkeypatch.setattr(choose, "_known", {})
     times = choose.times(*arguments)
     assert times == {"cudnn": 0.25, "turned": 0.25}
@@ -258,7 +259,7 @@ def test_times_are_kept_for_the_next_process(
     monkeypatch.setattr(choose, "_known", {})
     assert choose.times(*arguments) == times
     assert len(measured) == 2 + 2 * again
-    assert [p.name for p in tmp_path.iterdir()] == ([] if "written" in str(damage) else ["spen-products.json"])
+    assert [p.name for p in tmp_path.iterdir()] == (["file"] if "written" in str(damage) else ["spen-products.json"])
 
 
 def test_kernels_are_compiled_before_they_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
