@@ -128,10 +128,10 @@ class Empty(Task):
         return None
 
     def open(self, saved: object, device: str = "cpu") -> object:
-        raise NotImplementedError
+        pytest.fail("no test asks for it")
 
     def rebuild(self, **settings: object) -> object:
-        raise NotImplementedError
+        pytest.fail("no test asks for it")
 
 
 def test_a_name_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,3 +185,29 @@ def test_no_task_and_no_data_set_is_named_where_all_are_served() -> None:
                     words = [*module.split("."), *(alias.name for alias in node.names)]
                 found += [f"{path.relative_to(ROOT)}:{node.lineno}: {word}" for word in words if word in names]
     assert found == []
+
+
+def test_a_feed_forward_stage_is_exported_without_a_descent(
+    segmentation: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an exported file answers is what the last stage's objective predicts."""
+    from spen.objectives import Feedforward, binary_log_loss
+    from spen.training import joint
+
+    opened = segmentation.fresh("shapes")
+    assert opened.exportable().descend
+    stages = [joint(Feedforward(binary_log_loss), epochs=1)]
+    monkeypatch.setattr(type(segmentation), "stages", lambda self, system: stages)
+    assert not opened.exportable().descend
+    assert opened.model is not None
+    x = opened.batch(2)
+    assert opened.answer(x).allclose(opened.model(x).start)  # type: ignore[attr-defined]
+
+
+def test_a_task_that_reads_files_must_write_them(
+    segmentation: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(type(segmentation), "write")
+    Image.new("L", (24, 24)).save(tmp_path / "photo.png")
+    with pytest.raises(ValueError, match="the task segmentation reads files and writes none: give its class a method"):
+        list(segmentation.fresh("shapes").predict([tmp_path / "photo.png"], tmp_path / "mask.png"))

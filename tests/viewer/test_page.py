@@ -54,10 +54,10 @@ class BowlTask(Task):
         return {}
 
     def train(self, order: TrainOrder) -> Trained | None:
-        raise NotImplementedError
+        pytest.fail("no test asks for it")
 
     def rebuild(self, **settings: Any) -> spen.SPEN:
-        raise NotImplementedError
+        pytest.fail("no test asks for it")
 
     def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
         return OpenedBowl(saved.name)

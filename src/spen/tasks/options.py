@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import types
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +43,8 @@ def parse_value(kind: Any, key: str, text: str) -> Any:
         inner = get_args(kind)[0]
         separator = "x" if inner is int else "+"
         wanted = f"{'whole numbers' if inner is int else 'words'} with {separator} between them"
-        parse = lambda text: tuple(inner(part) for part in text.split(separator) if part)  # noqa: E731
+        # Words may be none at all; a number that is missing between two x is a mistake.
+        parse = lambda text: tuple(inner(part) for part in text.split(separator) if part or inner is int)  # noqa: E731
     if parse is None:
         raise ValueError(f"{key} cannot be changed by --set")
     try:
@@ -51,10 +53,17 @@ def parse_value(kind: Any, key: str, text: str) -> Any:
         raise ValueError(f"{key} is {wanted}, not {text!r}") from None
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not finite")
+    return value
+
+
 _PARSERS: dict[Any, tuple[str, Any]] = {
     bool: ("true or false", {"true": True, "false": False}.__getitem__),
     int: ("a whole number", int),
-    float: ("a number", float),
+    float: ("a finite number", _finite),
     str: ("a text", str),
 }
 

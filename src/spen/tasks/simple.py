@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from spen.export import Exportable
     from spen.model import SPEN
     from spen.models import SavedModel
+    from spen.protocols import Objective
     from spen.training import Stage
 
 __all__ = ["SimpleTask"]
@@ -63,7 +64,9 @@ class SimpleTask(Task):
 
     def write(self, answer: Tensor, path: Path, **options: Any) -> None:
         """Write the answer for one file."""
-        raise NotImplementedError(f"{type(self).__name__} has read() and needs write() too")
+        raise ValueError(
+            f"the task {self.name} reads files and writes none: give its class a method write(answer, path)"
+        )
 
     # ── what follows from these ──
 
@@ -145,10 +148,12 @@ class _Simple(Opened):
         """y for a batch, as the last stage's objective predicts it."""
         import torch
 
-        system = type(self.task.systems[self.settings["recipe"]])(**_tuples(self.settings["options"]))
-        objective = self.task.stages(system)[-1].objective
         with torch.no_grad():
-            return objective.predict(self.model, x.to(self.device)).cpu()
+            return self._objective().predict(self.model, x.to(self.device)).cpu()
+
+    def _objective(self) -> Objective:
+        system = type(self.task.systems[self.settings["recipe"]])(**_tuples(self.settings["options"]))
+        return self.task.stages(system)[-1].objective
 
     def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
         data = data or self.settings["data"]
@@ -181,12 +186,14 @@ class _Simple(Opened):
 
     def exportable(self) -> Exportable:
         from spen.export import BATCH, Exportable
+        from spen.objectives import Feedforward, InferenceNetwork
 
         x, _ = self.task.examples_of(self.settings["data"], "dev")
         return Exportable(
             model=self.model,
             example=lambda seed: x[: (2, 3, 1)[seed % 3]],
             shapes={"x": (BATCH,)},
+            descend=not isinstance(self._objective(), Feedforward | InferenceNetwork),
             metadata={"task": self.task.name, "recipe": str(self.settings["recipe"])},
         )
 

@@ -92,7 +92,7 @@ def test_batches_are_those_asked_for_up_to_whole_epochs(batches: int, per_epoch:
         ("per_epoch=0", "per_epoch is a whole number from 1 on, not 0"),
         ("width=0", "width is a whole number from 1 on, not 0"),
         ("warmup=-1", "warmup is a whole number from 0 on, not -1"),
-        ("rate=nan", "rate is a number from 0 on, not nan"),
+        ("rate=nan", "rate is a finite number, not 'nan'"),
         ("rate=-1", "rate is a number from 0 on, not -1.0"),
         ("crop=48", "crop is height and width, as in 96x128, not '48'"),
         ("crop=0x4", "crop is height and width, as in 96x128, not '0x4'"),

@@ -184,8 +184,8 @@ def test_a_recipe_survives_its_description_and_takes_text() -> None:
     )
     for options, sentence in (
         ({"steps": "x"}, "steps is a whole number, not 'x'"),
-        ({"dropout": "x"}, "dropout is a number, not 'x'"),
-        ({"radius": "x"}, "radius is a number or none, not 'x'"),
+        ({"dropout": "x"}, "dropout is a finite number, not 'x'"),
+        ({"radius": "x"}, "radius is a finite number or none, not 'x'"),
         ({"patience": "x"}, "patience is a whole number or none, not 'x'"),
         ({"way": "magic"}, "recipe bibtex-implicit has no option 'way'; it has hidden, radius"),
     ):
