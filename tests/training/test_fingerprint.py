@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +20,19 @@ import spen.objectives
 import spen.rules
 from spen.descent.convergence import RelativeChange
 from spen.domains import Box, Domain, Simplex
-from spen.energies import Energy, EntropySmoothed, Linear, NegativeEntropy, Scaled, SoftNand, Sum
+from spen.energies import EntropySmoothed, Linear, Sum
 from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, GradientStrategy
 from spen.objectives import (
-    ContrastiveDivergence,
     EndToEnd,
     Feedforward,
     Hamiltonian,
-    Langevin,
-    StructuredHinge,
     binary_log_loss,
     squared_error,
 )
 from spen.protocols import Objective, StepRule
 from spen.rules import GradientDescent, Momentum
-from spen.training import Run, Stage, TensorSource, fit, joint
-from spen.training.describing import describe_module, described, digest, in_words
+from spen.training import Stage, TensorSource, fit
+from spen.training.describing import described, in_words
 from spen.training.fingerprint import fingerprint, start_of
 from tests.training import toy
 
@@ -330,149 +326,3 @@ def _wider() -> spen.SPEN:
     prior = toy.Global()
     prior.net = nn.Sequential(nn.Linear(4, 9), nn.Softplus(), nn.Linear(9, 1))
     return _energy(EntropySmoothed(Sum(local=Linear(), prior=prior), 1.0))
-
-
-# ── functions, data, modules ──────────────────────────────────────────────────────────────────────────────────────────
-
-WEIGHT = 2.0
-
-
-def _weighted(weight: float, scale: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda y, target: weight * scale * (y - target).square().flatten(1).mean(1)
-
-
-def _reading(y: Tensor, target: Tensor) -> Tensor:
-    return WEIGHT * (y - target).square().flatten(1).mean(1)
-
-
-def _calling(y: Tensor, target: Tensor) -> Tensor:
-    return _reading(y, target)
-
-
-def test_functions_differ_in_code_constants_closures_and_arguments() -> None:
-    def power(n: float) -> Any:
-        return described(partial(_network_loss, extra=n))
-
-    assert described(squared_error) == "squared_error"
-    assert described(_weighted(1.0)) == described(_weighted(1.0))
-    assert described(_weighted(1.0)) != described(_weighted(2.0))
-    assert described(lambda y, t: (y - t).abs()) != described(lambda y, t: (y - t).square())
-    assert described(lambda y, t: 1.0 * y) != described(lambda y, t: 2.0 * y)
-    assert described(lambda y, t: 2.0 * y) == described(lambda y, t: 2.0 * y)
-    assert power(2.0)["keywords"] == {"extra": 2.0}
-    assert power(2.0) != power(3.0)
-    assert described(_network_loss)["function"] == "_network_loss"
-
-
-def test_functions_differ_in_the_values_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = described(_reading), described(_calling)
-    monkeypatch.setitem(globals(), "WEIGHT", 3.0)
-    assert described(_reading) != before[0]
-    assert described(_calling) != before[1]
-
-
-def test_a_class_outside_the_library_is_compared_by_its_code() -> None:
-    def made(power: float) -> Energy:
-        class Own(Energy):
-            def forward(self, y: Tensor, features: Any) -> Tensor:
-                return y.abs().pow(power).flatten(1).sum(1)
-
-        return Own()
-
-    assert describe_module(made(2.0), values=False) == describe_module(made(2.0), values=False)
-    assert describe_module(made(2.0), values=False) != describe_module(made(3.0), values=False)
-    assert describe_module(NegativeEntropy(), values=False) == {
-        "(whole)": {"class": "NegativeEntropy", "over": "simplex"}
-    }
-
-
-def test_options_of_energies_are_seen() -> None:
-    def pairs(y: Tensor, features: Any) -> tuple[Tensor, Tensor]:
-        return y, y
-
-    for first, second in [
-        (Scaled(Linear(), 0.5), Scaled(Linear(), 0.6)),
-        (NegativeEntropy("simplex"), NegativeEntropy("box")),
-        (SoftNand(pairs, learned=False), SoftNand(pairs, weight=2.0, learned=False)),
-        (SoftNand(pairs), SoftNand(pairs, temperature=2.0)),
-        (Linear(), Linear(lambda features: features[0])),
-    ]:
-        assert describe_module(first, values=False) != describe_module(second, values=False)
-    trained = SoftNand(pairs, weight=2.0)
-    assert describe_module(SoftNand(pairs), values=False) == describe_module(trained, values=False)
-
-
-def test_an_object_that_holds_itself_can_be_described() -> None:
-    class Loop:
-        def __init__(self, other: Any) -> None:
-            self.other = self
-
-    assert described(Loop(None))["other"] == Loop.__qualname__
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
-def test_a_digest_sees_values_places_shapes_and_types(dtype: torch.dtype) -> None:
-    values = (torch.arange(2 * 1031) % 2).reshape(2, 1031).to(dtype)
-    swapped = values.clone()
-    swapped[0, :2] = values[0, :2].flip(0)
-    assert digest(values) == digest(values.clone())
-    assert digest(values) == digest(values.mT.contiguous().mT)
-    assert len({digest(t) for t in (values, swapped, values.reshape(1031, 2), 1 - values.float(), values[:, :-1])}) == 5
-    assert digest(values).startswith(f"{str(dtype).removeprefix('torch.')} (2, 1031) ")
-
-
-def test_a_long_tensor_is_read_in_blocks() -> None:
-    values = torch.zeros(3 * 2**20 + 5, dtype=torch.int64)
-    prints = set()
-    for place in (0, 2**20, 2**21, len(values) - 1):
-        values.zero_()
-        values[place] = 1
-        prints.add(digest(values))
-    assert len(prints) == 4
-
-
-class Named:
-    """A source that only has a name."""
-
-    def __init__(self, name: str | None, size: int = 2) -> None:
-        self.size = size
-        if name is not None:
-            self.name = name
-
-    def batches(self, epoch: int, rank: int, world: int) -> Iterator[tuple[Tensor, Tensor]]:
-        train, _ = toy.build_data()
-        yield from list(train.batches(epoch))[: self.size]
-
-    def count(self, world: int) -> int:
-        return self.size
-
-
-def test_a_source_says_which_data_it_gives(tmp_path: Path) -> None:
-    fit(**{**_options(tmp_path), "train": Named("monday")})
-    assert "train: monday there, tuesday now" in _refused(tmp_path, train=Named("tuesday"))
-    assert fit(**{**_options(tmp_path), "train": Named("monday", size=3)}) is not None
-    source = Named(None)
-    source.fingerprint = lambda: {"day": "monday"}  # type: ignore[attr-defined]
-    _, dev = toy.build_data()
-    found = fingerprint(toy.build_model(), [STAGE], source, dev, toy.MSE(), 1)
-    assert found["train"] == {"day": "monday"}
-    plain = fingerprint(toy.build_model(), [STAGE], Named(None, 3), dev, toy.MSE(), 1)["train"]
-    assert (plain["batches"], plain["size"]) == (3, 3)
-
-
-def test_a_trained_model_comes_back_to_its_folder(tmp_path: Path) -> None:
-    options = _options(tmp_path)
-    first = fit(**options)
-    again = fit(**options)  # the same objects, with other weights, caches and counts
-    assert first is not None
-    assert again is not None
-    assert {n: v.tolist() for n, v in again.load().items()} == {n: v.tolist() for n, v in first.load().items()}
-
-
-def test_objectives_with_samplers_and_search_are_told_apart() -> None:
-    assert described(ContrastiveDivergence(Langevin(3))) != described(ContrastiveDivergence(Langevin(4)))
-    assert described(StructuredHinge(squared_error)) != described(StructuredHinge(binary_log_loss))
-    assert described(joint(EndToEnd(squared_error, weights=[1.0, 2.0]), epochs=1)) != described(
-        joint(EndToEnd(squared_error, weights=[1.0, 3.0]), epochs=1)
-    )
-    assert Run.__name__ in described(Run)
