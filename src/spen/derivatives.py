@@ -234,7 +234,7 @@ class Derivatives:
             slot.met += 1
             if slot.met <= self.patience or sum(s.guarded is not None for s in self._slots.values()) >= self.shapes:
                 return None
-        from spen.gradients.compiled.guards import NotTraceable
+        from spen.gradients.compiled.not_traceable import NotTraceable
 
         try:
             return self._guarded(slot, y, leaves, features)
@@ -243,7 +243,8 @@ class Derivatives:
             return None
 
     def _guarded(self, slot: Slot, y: Tensor, leaves: list[Tensor], features: Any) -> Call:
-        from spen.gradients.compiled.guards import Guarded, NotTraceable
+        from spen.gradients.compiled.guards import Guarded
+        from spen.gradients.compiled.not_traceable import NotTraceable
 
         if slot.guarded is None:
             slot.guarded = Guarded(evaluate_alone if features is None else evaluate, f"the {self._name}")
@@ -264,7 +265,7 @@ class Derivatives:
         self, kind: str, call: Call, inputs: list[Tensor], features: Any
     ) -> tuple[Joint, list[tuple[Tensor, int | None]]] | None:
         """The program, and for ``product`` where each target stands among the inputs."""
-        from spen.gradients.compiled.guards import NotTraceable
+        from spen.gradients.compiled.not_traceable import NotTraceable
 
         built: Built = call.entry.built
         if built.plain is not None:
@@ -294,7 +295,7 @@ class Derivatives:
 
     def _require_same(self, kind: str, call: Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
         """Refuse a program whose results are not those of the network, evaluated plainly."""
-        from spen.gradients.compiled.guards import NotTraceable
+        from spen.gradients.compiled.not_traceable import NotTraceable
 
         y, v = inputs[call.point], None if kind == GRADIENT else inputs[-1]
         with torch.no_grad():

@@ -31,9 +31,11 @@ import spen
 from spen.domains import Box, Reals, Simplex
 from spen.gradients import Auto, Checkpointed, Compiled, Exact, ForwardOverReverse, GradientStrategy, auto_rule
 from spen.gradients.compiled import cuda_graphs
-from spen.gradients.compiled.guards import Guarded, NotTraceable
+from spen.gradients.compiled.guards import Guarded
+from spen.gradients.compiled.not_traceable import NotTraceable
 from spen.gradients.replay import Tape
 from spen.rules import GradientDescent, Momentum
+from tests.gradients import readable_functions, readable_modules, readable_process  # noqa: F401  they add to KINDS
 from tests.gradients.readable import KINDS, WIDTH, Mutations, Readable
 from tests.gradients.test_cuda_graphs import StandIn
 

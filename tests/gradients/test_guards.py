@@ -25,6 +25,7 @@ from spen.gradients import (
     auto_rule,
 )
 from spen.gradients.compiled import NotTraceable, guards
+from tests.gradients import readable_functions, readable_modules, readable_process  # noqa: F401  they add to KINDS
 from tests.gradients.mutations import run
 from tests.gradients.readable import KINDS, Term
 from tests.helpers import distance, gradients

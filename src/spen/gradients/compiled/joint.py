@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from spen.gradients.compiled.fx_nodes import is_view, writes
-from spen.gradients.compiled.guards import INSTEAD, NotTraceable, reason
+from spen.gradients.compiled.not_traceable import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.simplify import simplified
 from spen.gradients.compiled.trace import Lowering, traced
 

@@ -78,7 +78,7 @@ def watched(call: Call, name: str, device: torch.device) -> Iterator[Built]:
 
 
 def without_advice(error: Exception) -> str:
-    from spen.gradients.compiled.guards import INSTEAD
+    from spen.gradients.compiled.not_traceable import INSTEAD
 
     return str(error).removesuffix(INSTEAD).rstrip(" .")
 

@@ -173,7 +173,8 @@ class Compiled(GradientStrategy):
     def _captured(self, slot: _Slot, descend: Descend, bound: Bound, cut: Potential, start: Tensor) -> Ready:
         """A CUDA graph holds the loop too: what rule, domain and stop read is guarded like the energy."""
         from spen.gradients.compiled.cuda_graphs import Recorder
-        from spen.gradients.compiled.guards import Guarded, NotTraceable
+        from spen.gradients.compiled.guards import Guarded
+        from spen.gradients.compiled.not_traceable import NotTraceable
 
         if slot.loop is None:
             results = 1 + (0 if descend.stop is None else descend.rule.steps)

@@ -18,9 +18,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from spen.descent.potential import Potential, identity
 from spen.gradients.compiled.chunks import Chunks, silenced
 from spen.gradients.compiled.fx_nodes import is_view, writes
-from spen.gradients.compiled.guards import INSTEAD, Guarded, NotTraceable, reason
+from spen.gradients.compiled.guards import Guarded
 from spen.gradients.compiled.keep import alone, hand_over
 from spen.gradients.compiled.norms import written_out
+from spen.gradients.compiled.not_traceable import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.simplify import simplified, speaks_to_host
 from spen.gradients.second_order import NotTwiceDifferentiable, Products, unknown_tensor
 from spen.tensors import tensors_of
