@@ -28,6 +28,14 @@ def served(app: Any) -> Iterator[str]:
             thread.join(10)
 
 
+def new_client() -> httpx.Client:
+    """A client that opens a connection for each request.
+
+    A server closes an idle connection when it likes; a request that is under way on it at that moment is reset.
+    """
+    return httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0))
+
+
 def button(address: str, name: str) -> int:
     """The number of the function behind a button, as the page itself reads it."""
     config = httpx.get(f"{address}/config").json()

@@ -30,7 +30,7 @@ from spen.tasks.srl.decoding import violations
 from spen.tasks.srl.formats.conllu import conllu_text
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.views import examples, follow
-from tests.viewer.serving import button, press
+from tests.viewer.serving import button, new_client, press
 from tests.viewer.worlds import train_small, unfinished
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -292,7 +292,7 @@ def test_fifty_quick_requests_leave_it_answering(page: Any, view: View) -> None:
     choose(page, "#second", "nothing")
     page.evaluate("for (let k = 0; k < 50; k++) document.querySelector('#denoise').click()")
     number, choices = button(view.address, "denoise"), [0, None, None, "none", 0, "reading", "–"]
-    with httpx.Client(timeout=60) as client:
+    with new_client() as client:
         statuses = [press(client, view.address, number, choices, f"visitor-{k}").status_code for k in range(50)]
     assert set(statuses) <= {200, 503}  # taken, or told that too many wait
     expect(page.locator("#denoised .iterates")).to_be_visible()

@@ -16,7 +16,6 @@ import torch
 
 pytest.importorskip("gradio", reason="the viewer's extra is not installed")
 import gradio as gr
-import httpx
 
 import spen
 from spen import models, tasks
@@ -27,7 +26,7 @@ from spen.viewer.catalogue import Catalogue
 from spen.viewer.page import build, style
 from spen.viewer.server import make_app
 from spen.viewer.tabs import LandscapeButton, Page, load_tabs, told
-from tests.viewer.serving import answers, button, press, served
+from tests.viewer.serving import answers, button, new_client, press, served
 from tests.viewer.worlds import Bowl, fake_run, model
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio")
@@ -121,7 +120,7 @@ def test_without_tabs_there_are_the_runs(tmp_path: Path, monkeypatch: pytest.Mon
 def test_the_buttons_of_a_new_task_answer(bowl: Task, trained: str, tmp_path: Path) -> None:
     uploads = tmp_path / "uploads"
     app = make_app(Catalogue([tmp_path / "runs"]), uploads)
-    with served(app) as address, httpx.Client(timeout=60) as client:
+    with served(app) as address, new_client() as client:
         for session, (name, words) in enumerate(
             {
                 "roll": "it lies at 1.3122",  # 2 · 0.9⁴

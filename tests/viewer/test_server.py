@@ -21,7 +21,7 @@ from spen.viewer import server
 from spen.viewer.catalogue import Catalogue
 from spen.viewer.page import build
 from spen.viewer.server import make_app, open_socket
-from tests.viewer.serving import answers, button, press, served
+from tests.viewer.serving import answers, button, new_client, press, served
 from tests.viewer.worlds import fake_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:gradio")
@@ -45,7 +45,7 @@ def address(home: Path) -> Iterator[str]:
 
 @pytest.fixture
 def client() -> Iterator[httpx.Client]:
-    with httpx.Client(timeout=60) as made:
+    with new_client() as made:
         yield made
 
 
