@@ -42,28 +42,43 @@ class GradientDescent(StepRule):
 
 
 class Momentum(StepRule):
-    """h_{t+1} = γ h_t + g_t;  y_{t+1} = y_t − η_t h_{t+1}. ``decay`` is γ."""
+    """h_{t+1} = γ h_t + (1 − d) g_t;  y_{t+1} = y_t − η_t h_{t+1}. ``decay`` is γ.
 
-    def __init__(self, steps: int, rate: Rate = 0.1, *, decay: float = 0.9, learn_rates: bool = False) -> None:
+    ``dampening`` is d, as in ``torch.optim.SGD``: where it is not 0, h_1 = g_0. With d = γ the velocity is a mean of
+    gradients; the authors' public Lua code descends so.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        rate: Rate = 0.1,
+        *,
+        decay: float = 0.9,
+        dampening: float = 0.0,
+        learn_rates: bool = False,
+    ) -> None:
         super().__init__()
         if not 0 <= decay < 1:
             raise ValueError(f"the momentum's decay must lie in [0, 1), not {decay}")
+        if not 0 <= dampening < 1:
+            raise ValueError(f"the momentum's dampening must lie in [0, 1), not {dampening}")
         self.steps = _checked_steps(steps)
         self.decay = decay
+        self.dampening = dampening
         self.rates = _rates(steps, rate, learn_rates)
 
     def begin(self, z: Tensor) -> State:
-        return (torch.zeros_like(z),)
+        return () if self.dampening else (torch.zeros_like(z),)
 
     def update(self, t: int, z: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
-        velocity = self.decay * state[0] + gradient
+        velocity = self.decay * state[0] + (1 - self.dampening) * gradient if state else gradient
         return self.rates()[t] * velocity, (velocity,)
 
     def recall(self, before: State, after: State) -> Tensor:
-        return after[0] - self.decay * before[0]
+        return (after[0] - self.decay * before[0]) / (1 - self.dampening) if before else after[0]
 
     def extra_repr(self) -> str:
-        return f"decay={self.decay}"
+        return f"decay={self.decay}" + (f", dampening={self.dampening}" if self.dampening else "")
 
 
 class LBFGS(StepRule):

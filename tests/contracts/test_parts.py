@@ -23,7 +23,13 @@ def test_domain(domain: Domain, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     "rule",
-    [*all_rules(), GradientDescent(3, [0.1, 0.2, 0.3]), Momentum(6, 0.1, decay=0.0), LBFGS(6, memory=1)],
+    [
+        *all_rules(),
+        GradientDescent(3, [0.1, 0.2, 0.3]),
+        Momentum(6, 0.1, decay=0.0),
+        Momentum(6, 0.1, decay=0.75, dampening=0.75),
+        LBFGS(6, memory=1),
+    ],
     ids=lambda r: type(r).__name__,
 )
 def test_rule(rule: StepRule) -> None:

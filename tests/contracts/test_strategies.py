@@ -24,7 +24,7 @@ from spen.gradients import (
 )
 from spen.objectives import EndToEnd, squared_error
 from spen.protocols import StepRule
-from spen.rules import GradientDescent
+from spen.rules import GradientDescent, Momentum
 from spen.testing import check_strategy
 from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model, gradients_of
 
@@ -143,3 +143,16 @@ def test_the_dividing_stop_divides() -> None:
         for rule in all_rules():
             model, x, _ = example_model(domain, rule, Exact(), dividing_stop(domain, rule))
             assert len(set(model(x).steps_used.tolist())) > 1, (domain, type(rule))
+
+
+@pytest.mark.parametrize("stopping", [False, True], ids=["fixed", "stopping"])
+@pytest.mark.parametrize("strategy", [Checkpointed(), ForwardOverReverse(), Compiled(patience=0)], ids=str)
+def test_a_dampened_momentum_agrees_with_exact(strategy: GradientStrategy, stopping: bool) -> None:
+    """Its first step has no velocity before it."""
+    rule = Momentum(4, 0.3, decay=0.5, dampening=0.5, learn_rates=True)
+    stop = dividing_stop(Reals(), rule) if stopping else None
+    objective = EndToEnd(squared_error)
+    expected = gradients_of(*example_model(Reals(), rule, Exact(), stop), objective)
+    found = gradients_of(*example_model(Reals(), rule, strategy, stop), objective)
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-8, atol=1e-10), name

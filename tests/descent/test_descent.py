@@ -125,6 +125,13 @@ def test_momentum_is_the_papers() -> None:
         assert torch.allclose(trajectory.outputs[t], y)
 
 
+def test_momentum_of_the_authors_code() -> None:
+    """h_1 = g_1, h ← γh + (1 − γ)g: ½y² from 1 with γ = 0.75 and rate 0.1 goes through 0.9, 0.8025, 0.7093125."""
+    minimizer = spen.Minimizer(Reals(), Momentum(3, 0.1, decay=0.75, dampening=0.75), Exact())
+    trajectory = minimizer(Parabola(1.0), torch.zeros(1, 1), torch.ones(1, 1))
+    assert torch.allclose(torch.cat(trajectory.outputs).flatten(), torch.tensor([0.9, 0.8025, 0.7093125]))
+
+
 class Parabola(Energy):
     """½ k y²."""
 

@@ -70,7 +70,7 @@ def test_every_equation_and_section_is_in_the_paper_map() -> None:
     paper = {"1", "2", "2.1", "2.2", "2.3", "3", "4", "4.1", "4.2", "4.3", "5", "6.1.1", "6.1.2", "6.1.3"}
     assert sections == paper | {"6.2.1", "6.2.2", "6.2.3", "7", "A.1", "A.2.1", "A.2.2"}
     for row in re.findall(r"^\| (?:Eq|Sec|App).*", MAP, re.MULTILINE):
-        assert row.count("|") == 5, row
+        assert row.count("|") in (5, 6), row  # the experiments have a column of departures
         symbol, test = row.split("|")[3:5]
         assert "`spen." in symbol, row
         assert "`tests/" in test or "`python docs/scripts/" in test, row

@@ -27,7 +27,7 @@ from spen.tensors import flatten
 __all__ = ["Parts", "output_shapes", "trace_parts"]
 
 STEADY = (GradientDescent, Momentum, LearnedOptimizer)
-"""Rules that do the same in every step, but for the rate: ``self.rates()[t]``."""
+"""Rules that do the same in every step, but for the rate: ``self.rates()[t]``. A dampened first step differs."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Parts:
 def trace_parts(model: SPEN, x: Any, shapes: Shapes) -> Parts | None:
     """The parts of a frozen model, or None where its descent cannot be cut into equal steps."""
     rule = model.minimizer.rule
-    if type(rule) not in STEADY:  # a class derived from one of them may do anything
+    if type(rule) not in STEADY or getattr(rule, "dampening", False):  # a derived class may do anything
         return None
     assert isinstance(rule, STEADY)
     inputs = named_inputs(x)

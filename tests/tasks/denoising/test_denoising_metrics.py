@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from spen.tasks.denoising.data import DepthPairs, stack
 from spen.tasks.denoising.losses import Target
-from spen.tasks.denoising.metrics import PSNR, hole_rmse_mm, masked_mse, mean_over_frames, psnr, surface_mask
+from spen.tasks.denoising.metrics import (
+    PSNR,
+    clamped_psnr,
+    hole_rmse_mm,
+    masked_mse,
+    mean_over_frames,
+    psnr,
+    surface_mask,
+)
 from spen.tasks.locations import find_data
 
 
@@ -105,3 +113,9 @@ def test_reference_figures_of_redkitchen() -> None:
     surface = psnr(whole.noisy, whole.truth, whole.surface)
     assert mean_over_frames(surface[::10]) == pytest.approx(52.88, abs=0.005)
     assert float(whole.surface[::10].sum() / whole.scored[::10].sum()) == pytest.approx(0.87, abs=0.005)
+
+
+def test_the_psnr_of_the_authors_counts_every_pixel_and_clamps() -> None:
+    truth = torch.tensor([[[0.5, 0.25, 0.0, 0.0]]])
+    wrong = torch.tensor([[[0.5, 0.25, 0.2, -3.0]]])  # below 0 is clamped to the truth
+    assert float(clamped_psnr(wrong, truth)) == pytest.approx(20 * math.log10(0.5 / math.sqrt(0.04 / 4)))

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from spen.tasks.denoising.build import build, denoiser
-from spen.tasks.denoising.energy import Observation
-from spen.tasks.denoising.recipes import RECIPES, Classical, Recipe, Schedule, find_recipe, find_regime
+from spen.tasks.denoising.data import Frame
+from spen.tasks.denoising.energy import ConvexDeepPrior, DeepPrior, Observation
+from spen.tasks.denoising.losses import target
+from spen.tasks.denoising.recipes import PAPER, RECIPES, Classical, Recipe, Schedule, System, find_recipe, find_regime
 from spen.tasks.denoising.train import stages_of
 
 TRAINED = [name for name, recipe in RECIPES.items() if not isinstance(recipe.method, Classical)]
+METHODS = [name for name in TRAINED if name not in PAPER or name == "paper/dp-3"]  # the same classes under other names
 SMALL = {"width": 4, "blocks": 1, "scales": 2}
 IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient"}  # they leave the first answer as it is
 # A net that does not see the level must add to its input.
@@ -48,7 +51,7 @@ def other(value: Any) -> Any:
     return value + 2 if isinstance(value, int) else value * 1.2 + 0.01
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_option_of_a_method_changes_the_answer_or_is_refused(name: str) -> None:
     recipe = small(name)
     options = {k: v for k, v in asdict(recipe.method).items() if not isinstance(v, str) and k not in IN_TRAINING}
@@ -102,3 +105,48 @@ def test_batches_are_those_asked_for_up_to_whole_epochs(batches: int, per_epoch:
 def test_values_out_of_range_are_named(option: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         find_recipe(f"dp-3:{option}")
+
+
+def test_the_rows_of_the_paper_take_its_choices() -> None:
+    for name in PAPER:
+        recipe, tuned = RECIPES[name], RECIPES[name.removeprefix("paper/")]
+        schedule = recipe.schedule
+        assert (schedule.learning_rate, schedule.warmup, schedule.decay_to) == (1e-3, 0, 1.0), name
+        assert (schedule.clip, schedule.epsilon, schedule.average, schedule.every_pixel) == (0.0, 1e-8, 0.0, True), name
+        assert (schedule.batches, schedule.batch_size) == (tuned.schedule.batches, tuned.schedule.batch_size), name
+        assert recipe.paper == tuned.paper
+        if isinstance(recipe.method, System) and isinstance(tuned.method, System):
+            assert (recipe.method.steps, recipe.method.momentum) == (tuned.method.steps, tuned.method.momentum), name
+            assert recipe.method.dampening == recipe.method.momentum, name
+            assert not any((recipe.method.blind, recipe.method.scaled, recipe.method.mask)), name
+            assert recipe.method.average_pooling == (recipe.method.prior != "foe"), name
+
+
+def test_a_descent_without_a_mask_starts_from_the_zeros_of_the_sensor() -> None:
+    image, seen = torch.full((1, 1, 8, 8), 0.5), torch.ones(1, 1, 8, 8)
+    image[..., 3, 3] = seen[..., 3, 3] = 0
+    starts = {}
+    for change in ("mask=false", "fill=false", "mask=true"):
+        recipe = find_recipe(f"dp-3:{change}:width=4")
+        model, _ = build(recipe, find_regime("rooms"))
+        features = model.features(Observation(image, seen))
+        starts[change] = (float(model.init(features)[0, 0, 3, 3]), float(features.seen.sum()))
+    assert starts == {"mask=false": (0.0, 64.0), "fill=false": (0.0, 63.0), "mask=true": (0.5, 63.0)}
+
+
+def test_average_pooling_divides_by_the_pixels() -> None:
+    y = torch.rand(2, 1, 6, 5, generator=torch.Generator().manual_seed(0))
+    for kind in (DeepPrior, ConvexDeepPrior):
+        torch.manual_seed(0)
+        summed = kind(4, 3)
+        averaged = kind(4, 3, average_pooling=True)
+        averaged.load_state_dict(summed.state_dict())
+        x = Observation(y, torch.ones_like(y))
+        assert torch.allclose(30 * averaged(y, x), summed(y, x))
+
+
+def test_every_pixel_counts_where_the_truth_is_not_known() -> None:
+    mask = torch.tensor([[[True, False]]])
+    frame = Frame(torch.zeros(1, 1, 2), mask, torch.tensor([[[0.5, 0.0]]]), mask, mask, ~mask)
+    assert target(frame).scored.tolist() == [[[1.0, 0.0]]]
+    assert target(frame, every_pixel=True).scored.tolist() == [[[1.0, 1.0]]]

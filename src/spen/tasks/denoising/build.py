@@ -49,6 +49,20 @@ _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
 }
 
 
+class ZerosAsReadings(nn.Module):
+    """F(x) without a mask: what the sensor missed is a reading of zero."""
+
+    def forward(self, x: Observation) -> Observation:
+        return Observation(x.image, torch.ones_like(x.seen))
+
+
+class StartFromReading(nn.Module):
+    """Init: y_0 = x, zero where there is no reading."""
+
+    def forward(self, features: Observation) -> Tensor:
+        return features.image
+
+
 class FillHoles(nn.Module):
     """Init for depth images: y_0 is the observation, with means of the readings around where there is none."""
 
@@ -62,6 +76,7 @@ def build_prior(system: System, scale: float) -> Energy:
     fed: dict[str, Any] = {"temperature": system.temperature, "scale": scale}
     if system.prior == "foe":
         return FieldOfExperts(*shape, **fed, blind=system.blind)
+    fed["average_pooling"] = system.average_pooling
     if system.prior == "deep":
         return DeepPrior(*shape, **fed, padding="reflect", blind=system.blind)
     if system.prior == "convex":
@@ -81,6 +96,7 @@ def build_prior(system: System, scale: float) -> Energy:
 
 def build_model(system: System, scale: float) -> spen.SPEN:
     """The SPEN of a system, with fresh weights."""
+    scale = scale if system.scaled else 1.0
     prior = build_prior(system, scale)
     energy: Energy
     if isinstance(prior, UNetPrior):
@@ -89,10 +105,17 @@ def build_model(system: System, scale: float) -> spen.SPEN:
         raise ValueError(f"the prior {system.prior!r} has no formula of its gradient; use another gradient")
     else:
         energy = Sum(local=DataTerm(), prior=Scaled(prior, system.weight / scale**2, learned=True))
-    rule = Momentum(system.steps, system.rate, decay=system.momentum, learn_rates=system.learn_rates)
+    rule = Momentum(
+        system.steps,
+        system.rate,
+        decay=system.momentum,
+        dampening=system.dampening,
+        learn_rates=system.learn_rates,
+    )
     return spen.SPEN(
+        features=None if system.mask else ZerosAsReadings(),
         energy=energy,
-        init=FillHoles(),
+        init=FillHoles() if system.mask and system.fill else StartFromReading(),
         minimizer=spen.Minimizer(Reals(), rule, _STRATEGIES[system.gradient]()),
     )
 

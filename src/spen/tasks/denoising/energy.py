@@ -67,7 +67,8 @@ class FieldOfExperts(Energy):
 class DeepPrior(Energy):
     """−log P(y) = DNN(y): 7×7×32, SoftPlus, 7×7×32, SoftPlus, 1×1×1, pooled over the image (Eq. 15).
 
-    ``blind`` keeps the mean of the first filters at zero, as in ``FieldOfExperts``.
+    ``blind`` keeps the mean of the first filters at zero, as in ``FieldOfExperts``. ``average_pooling`` divides by the
+    number of pixels, as the paper does.
     """
 
     def __init__(
@@ -79,8 +80,10 @@ class DeepPrior(Energy):
         scale: float = 1.0,
         padding: Padding = "zeros",
         blind: bool = False,
+        average_pooling: bool = False,
     ) -> None:
         super().__init__()
+        self.average_pooling = average_pooling
         self.first: Convolution = nn.Conv2d(1, width, size)
         self.second: Convolution = nn.Conv2d(width, width, size)
         self.last: Convolution = nn.Conv2d(width, 1, 1, bias=False)  # a constant of the energy has no gradient
@@ -95,7 +98,8 @@ class DeepPrior(Energy):
         weight = _centred(self.first.weight) if self.blind else self.first.weight
         hidden = self.activation(_convolved(self.scale * y, weight, self.first.bias, self.padding))
         hidden = self.activation(_convolved(hidden, self.second.weight, self.second.bias, self.padding))
-        return self.last(hidden).flatten(1).sum(1)
+        scores = self.last(hidden).flatten(1)
+        return scores.mean(1) if self.average_pooling else scores.sum(1)
 
 
 class ConvexDeepPrior(DeepPrior):

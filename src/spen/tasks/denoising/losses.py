@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch import Tensor
 
 from spen.tasks.denoising.energy import Observation
@@ -24,8 +25,10 @@ def observation(frame: Frame) -> Observation:
     return Observation(frame.noisy, frame.valid.to(frame.noisy.dtype))
 
 
-def target(frame: Frame) -> Target:
-    return Target(frame.truth, frame.scored.to(frame.truth.dtype))
+def target(frame: Frame, every_pixel: bool = False) -> Target:
+    """y* and its scored pixels, or all of them."""
+    scored = torch.ones_like(frame.truth) if every_pixel else frame.scored.to(frame.truth.dtype)
+    return Target(frame.truth, scored)
 
 
 def masked_squared_error(y: Tensor, target: Target) -> Tensor:

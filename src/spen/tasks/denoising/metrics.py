@@ -54,6 +54,15 @@ def psnr(
     return 20.0 * np.log10(peak) - 10.0 * torch.log10(masked_mse(prediction, truth, scored))
 
 
+def clamped_psnr(prediction: Tensor, truth: Tensor) -> Tensor:  # (1, H, W), (1, H, W) -> ()
+    """The PSNR of the authors' public code: of the prediction clamped to [0, 1], over every pixel, holes included.
+
+    The peak is the largest truth of what is scored at once: here, of the frame.
+    """
+    every = torch.ones_like(truth, dtype=torch.bool)
+    return psnr(prediction.clamp(0, 1), truth, every) + 20 * truth.max().double().log10()
+
+
 def hole_rmse_mm(
     prediction: Tensor,  # (B, 1, H, W) or (1, H, W), depth / 4000 mm
     truth: Tensor,

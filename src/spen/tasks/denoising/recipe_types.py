@@ -37,11 +37,16 @@ class System:
     s is the scale of the data set, which brings the noise near 0.05 … 0.1, where a softplus of temperature 25 bends.
     ``weight`` is the first value of w, the paper's 2σ², which is trained: small, so that the prior starts almost off
     and cannot lower the loss by switching itself off.
+
+    What the paper does is a switch each: ``scaled=False`` sets s = 1; ``mask=False`` takes missing readings as the
+    zeros that the sensor writes, in the data term too; ``fill=False`` starts from y_0 = x with these zeros;
+    ``average_pooling`` divides a deep prior by the number of pixels; ``dampening`` is that of ``Momentum``.
     """
 
     prior: PriorName
     steps: int
     momentum: float = 0.25
+    dampening: float = 0.0
     learn_rates: bool = True
     iterate_loss: Literal["harmonic", "last"] = "harmonic"
     objective: ObjectiveName = "end-to-end"
@@ -51,6 +56,10 @@ class System:
     width: int = 32
     size: int = 7
     blind: bool = True
+    scaled: bool = True
+    mask: bool = True
+    fill: bool = True
+    average_pooling: bool = False
     blocks: int = 2  # of a U-Net at each of its scales
     scales: int = 3
     gain: float = _GAIN
@@ -58,9 +67,11 @@ class System:
 
     def unused(self) -> set[str]:
         """Options that change nothing in a system like this one."""
+        unused = set() if self.mask else {"fill"}  # without a mask nothing is known to be missing
         if self.prior == "unet":
-            return {"temperature", "size"}
-        return {"blocks", "scales", "gain"} | ({"blind"} if self.prior == "convex" else set())
+            return unused | {"temperature", "size", "average_pooling"}
+        unused |= {"blocks", "scales", "gain"} | ({"average_pooling"} if self.prior == "foe" else set())
+        return unused | ({"blind"} if self.prior == "convex" else set())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +119,8 @@ class Schedule:
     denoiser at ``pretrain_rate``, before its square becomes an energy (Sec. 5 pretrains F through Init likewise). It is
     off: ∇E is JᵀR, and training for R alone says little about J. ``flips`` turns crops of depth images over as well,
     though a sensor's shadows fall to one side; those of grey images always are. ``fresh`` lets a simulated sensor read
-    the frames of every batch anew; grey images always have noise of their own.
+    the frames of every batch anew; grey images always have noise of their own. ``every_pixel`` trains on and chooses by
+    all pixels, with a truth of zero where it is not known. ``clip`` bounds the norm of the gradient; 0 does not.
     """
 
     batches: int = 4000
@@ -126,6 +138,7 @@ class Schedule:
     pretrain_rate: float = 1e-3
     flips: bool = False
     fresh: bool = False
+    every_pixel: bool = False
 
     @property
     def epochs(self) -> int:

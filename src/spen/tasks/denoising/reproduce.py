@@ -64,7 +64,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return Path(self.out) / self.data / self.recipe.replace(":", ",") / f"seed-{self.seed}"
+        return Path(self.out) / self.data / self.recipe.replace(":", ",").replace("/", "-") / f"seed-{self.seed}"
 
     def planned(self) -> Recipe:
         """The recipe with everything that was asked for."""
@@ -181,7 +181,7 @@ def table1(
     """
     from spen.tasks.denoising.timing import load
 
-    names = expand_rows(rows or (QUICK_ROWS if quick else tuple(RECIPES)))
+    names = expand_rows(rows or (QUICK_ROWS if quick else ()))
     names = tuple(name for name in names if name != NONE)
     find_regime(data)
     chosen = options_by_row(names, data, options)  # a mistake is told before anything is made
@@ -288,7 +288,15 @@ def summary(results: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[
         mine = [r for r in results if r["recipe"] == name]
         done = [r for r in mine if "psnr" in r]
         line: dict[str, Any] = {"recipe": name, "paper": mine[0]["paper"] if mine else None, "seeds": len(done)}
-        for key in ("psnr", "surface_psnr", "hole_rmse_mm", "seconds_per_frame", "train_seconds", "batches"):
+        for key in (
+            "psnr",
+            "surface_psnr",
+            "hole_rmse_mm",
+            "clamped_psnr",
+            "seconds_per_frame",
+            "train_seconds",
+            "batches",
+        ):
             values = [r[key] for r in done if r.get(key) is not None]
             line[key] = statistics.fmean(values) if values else None
         for key, spread in (("psnr", "spread"), ("surface_psnr", "surface_spread")):

@@ -16,13 +16,14 @@ from spen.tasks.denoising.losses import observation, target
 class CropSource:
     """Batches of random crops; an epoch is ``batches_per_epoch`` of them, a pure function of (seed, epoch)."""
 
-    def __init__(self, crops: Crops, batch_size: int, batches_per_epoch: int) -> None:
+    def __init__(self, crops: Crops, batch_size: int, batches_per_epoch: int, every_pixel: bool = False) -> None:
         self.crops, self.batch_size, self.per_epoch = crops, batch_size, batches_per_epoch
+        self.every_pixel = every_pixel
 
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
         for k in range(self.per_epoch):
             frame = self.crops.batch(epoch, (k * world + rank) * self.batch_size, self.batch_size)
-            yield observation(frame), target(frame)
+            yield observation(frame), target(frame, self.every_pixel)
 
     def count(self, world: int = 1) -> int:
         return self.per_epoch
@@ -31,8 +32,8 @@ class CropSource:
 class FrameSource:
     """Whole frames, one after another, of whatever size each has."""
 
-    def __init__(self, frames: Frames, batch_size: int = 1) -> None:
-        self.frames, self.batch_size = frames, batch_size
+    def __init__(self, frames: Frames, batch_size: int = 1, every_pixel: bool = False) -> None:
+        self.frames, self.batch_size, self.every_pixel = frames, batch_size, every_pixel
         self._kept: list[tuple[Any, Any]] = []
 
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
@@ -56,4 +57,4 @@ class FrameSource:
     def _batch(self, first: int) -> tuple[Any, Any]:
         frames = [self.frames.frame(i) for i in range(first, min(first + self.batch_size, len(self.frames)))]
         whole = Frame(*(torch.stack(parts) for parts in zip(*frames, strict=True)))
-        return observation(whole), target(whole)
+        return observation(whole), target(whole, self.every_pixel)

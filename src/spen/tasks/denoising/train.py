@@ -21,7 +21,7 @@ from spen.tasks.denoising.datasets import SPLIT_NAMES, Splits
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.frame_cache import KeptFrames
 from spen.tasks.denoising.losses import masked_squared_error, observation
-from spen.tasks.denoising.metrics import PSNR, hole_rmse_mm, mean_over_frames, psnr
+from spen.tasks.denoising.metrics import PSNR, clamped_psnr, hole_rmse_mm, mean_over_frames, psnr
 from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System
 from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.denoising.sources import CropSource, FrameSource
@@ -81,12 +81,12 @@ def train(
         device="cuda" if on_gpu else "cpu",
         sensor=_sensor(regime) if schedule.fresh else None,
     )
-    source = CropSource(crops, schedule.batch_size, schedule.epoch_batches)
+    source = CropSource(crops, schedule.batch_size, schedule.epoch_batches, schedule.every_pixel)
     return fit(
         model,
         stages_of(recipe, objective),
         source,
-        FrameSource(splits.dev, 4),
+        FrameSource(splits.dev, 4, schedule.every_pixel),
         PSNR(),
         out=out,
         seed=seed,
@@ -169,8 +169,8 @@ def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, 
 
 
 def evaluate(denoise: Denoise, frames: Frames, *, every: int = 1, progress: Progress | None = None) -> dict[str, float]:
-    """PSNR over all scored and over surface pixels, the error in holes, and seconds per frame."""
-    scores: dict[str, list[Tensor]] = {"psnr": [], "surface_psnr": [], "hole_rmse_mm": []}
+    """PSNR over all scored and over surface pixels, the error in holes, the authors' PSNR, and seconds per frame."""
+    scores: dict[str, list[Tensor]] = {"psnr": [], "surface_psnr": [], "hole_rmse_mm": [], "clamped_psnr": []}
     seconds = 0.0
     indices = range(0, len(frames), every)
     for index in indices if progress is None else progress(indices, len(indices), "frames"):
@@ -182,6 +182,7 @@ def evaluate(denoise: Denoise, frames: Frames, *, every: int = 1, progress: Prog
         scores["psnr"].append(psnr(y, frame.truth, frame.scored))
         scores["surface_psnr"].append(psnr(y, frame.truth, frame.surface))
         scores["hole_rmse_mm"].append(hole_rmse_mm(y, frame.truth, frame.hole))
+        scores["clamped_psnr"].append(clamped_psnr(y, frame.truth))
     result = {}
     for name, values in scores.items():
         stacked = torch.stack(values)
