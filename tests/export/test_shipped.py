@@ -114,23 +114,3 @@ def test_the_page_shows_how_to_label(labeller: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_role_labeller_runs_without_torch(labeller: Path) -> None:
     assert run(sys.executable, labeller, "--forbid")["torch"] is False
-
-
-@pytest.mark.slow
-def test_they_run_in_an_environment_of_numpy_and_onnxruntime_alone(
-    denoiser: Path, labeller: Path, tmp_path: Path
-) -> None:
-    """A fresh environment, as a user of the file would make it; pip needs a package index."""
-    constraints = Path(__file__).parents[2] / "constraints.txt"
-    subprocess.run([sys.executable, "-m", "venv", tmp_path / "fresh"], check=True)
-    python = tmp_path / "fresh" / "bin" / "python"
-    install = [python, "-m", "pip", "install", "--quiet", "-c", constraints, "onnxruntime", "numpy"]
-    if subprocess.run(install, capture_output=True, check=False).returncode:
-        pytest.skip("pip cannot install onnxruntime here: no package index")
-    listed = subprocess.run(
-        [python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True, check=True
-    )
-    packages = {line.split("==")[0].lower() for line in listed.stdout.splitlines()}
-    assert not packages & {"torch", "spen", "onnx", "onnxscript"}
-    for file in (denoiser, labeller):
-        assert run(python, file)["torch"] is False

@@ -86,20 +86,19 @@ def recorder_of(model: spen.SPEN) -> Recorder:
 
 @pytest.mark.parametrize("stopping", [False, True])
 def test_captured_descents_agree_with_exact(stopping: bool, device: str) -> None:
-    for domain in (Reals(), Simplex("logits"), Simplex("through_logits")):
-        for rule in all_rules():
-            stop = dividing_stop(domain, rule) if stopping else None
-            objective = EndToEnd(squared_error, change_penalty=0.01, gradient_penalty=0.01)
-            model, x, target = example_model(domain, rule, compiled(), stop, keep_gradients=True)
-            model, x, target = model.to(device), x.to(device), target.to(device)
-            for scale in (1.0, 1.0, 1.0, 0.7, 1.3):
-                found = gradients_of(model, scale * x, target, objective)
-                model.minimizer.gradient, kept = Exact(), model.minimizer.gradient
-                exact = gradients_of(model, scale * x, target, objective)
-                model.minimizer.gradient = kept
-                for name, value in exact.items():
-                    torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
-            assert len(recorder_of(model).captured) == 1
+    for domain, rule in zip((Reals(), Simplex("logits"), Simplex("through_logits")), all_rules(), strict=True):
+        stop = dividing_stop(domain, rule) if stopping else None
+        objective = EndToEnd(squared_error, change_penalty=0.01, gradient_penalty=0.01)
+        model, x, target = example_model(domain, rule, compiled(), stop, keep_gradients=True)
+        model, x, target = model.to(device), x.to(device), target.to(device)
+        for scale in (1.0, 1.0, 1.0, 0.7, 1.3):
+            found = gradients_of(model, scale * x, target, objective)
+            model.minimizer.gradient, kept = Exact(), model.minimizer.gradient
+            exact = gradients_of(model, scale * x, target, objective)
+            model.minimizer.gradient = kept
+            for name, value in exact.items():
+                torch.testing.assert_close(found[name], value, rtol=1e-8, atol=1e-8)
+        assert len(recorder_of(model).captured) == 1
 
 
 def test_two_descents_before_their_backward_passes(device: str) -> None:

@@ -95,7 +95,7 @@ def test_a_feed_forward_net_is_exported_without_a_descent(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["foe-3", "dp-icnn", "spen-best", "proximal-net"])
+@pytest.mark.parametrize("name", ["foe-3", "dp-icnn", "spen-best:steps=1:scales=2:blocks=1", "proximal-net"])
 def test_every_energy_is_exported(name: str, tmp_path: Path) -> None:
     """The deep prior is exported elsewhere, with its shipped weights; other recipes differ in numbers alone."""
     written = write(fresh(name), tmp_path / "model.onnx")

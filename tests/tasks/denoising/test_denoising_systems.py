@@ -196,7 +196,7 @@ def test_objectives_and_strategies_follow_the_recipe() -> None:
 def test_the_papers_settings_are_in_the_recipes() -> None:
     for name, recipe in RECIPES.items():
         if isinstance(recipe.method, System) and recipe.method.prior in ("foe", "deep"):
-            assert recipe.method.momentum == (0.75 if name == "foe-20" else 0.25)
+            assert recipe.method.momentum == (0.75 if name.endswith("foe-20") else 0.25)
             assert recipe.method.temperature == 25
             assert (recipe.method.width, recipe.method.size) == (32, 7)
             assert recipe.schedule.crop == (96, 128)
