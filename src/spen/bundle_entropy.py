@@ -20,7 +20,7 @@ from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
 from spen.descent.trajectory import Trajectory
 from spen.domains import Box, Simplex
-from spen.energies.compose import EntropySmoothed, NegativeEntropy, terms_of
+from spen.energies.compose import EntropySmoothed, NegativeEntropy, knows_step, terms_of
 from spen.gradients.implicit import Implicit
 from spen.protocols import Domain
 from spen.tensors import flat
@@ -68,6 +68,11 @@ class BundleEntropy(nn.Module):
         return self._minimise(energy, features, start)
 
     def _minimise(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
+        if knows_step(energy):
+            raise ValueError(
+                f"BundleEntropy minimises one function, and the energy {type(energy).__name__} knows the step: it is "
+                "another function at every step. Use a Minimizer"
+            )
         # In float32 the gap itself is known to a few units of the last place.
         tolerance = max(1e-8, 8 * torch.finfo(start.dtype).eps) if self.tolerance is None else self.tolerance
         bundle = _Bundle(self.domain, self.rule, _temperature(energy, self.domain), tolerance)

@@ -67,7 +67,9 @@ class Minimizer(nn.Module):
         descend = Descend(self.domain, self.rule, self.stop, self.keep_gradients)
         potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
         path = self._run(descend, potential, start)
-        return Trajectory.of(path, self.domain, self.rule.steps, potential, start, gradients=self.keep_gradients)
+        steps = self.rule.steps
+        last = potential.at(self.rule.energy_step(steps - 1))
+        return Trajectory.of(path, self.domain, steps, last, start, gradients=self.keep_gradients)
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())

@@ -80,6 +80,10 @@ class StepRule(nn.Module, ABC):
     def recall(self, before: State, after: State) -> Tensor:
         """The gradient that led from one state to the next: it need not be stored a second time."""
 
+    def energy_step(self, t: int) -> int:
+        """What an energy that knows the step is told at step t."""
+        return t
+
 
 @runtime_checkable
 class Convergence(Protocol):

@@ -69,7 +69,7 @@ class Descend:
         state = self.rule.begin(z)
         active, rows, moving = None, None, potential
         for t in range(self.rule.steps):
-            g, energies = _evaluate(gradient, moving, self.point(z, y), rows)
+            g, energies = _evaluate(gradient, moving.at(self.rule.energy_step(t)), self.point(z, y), rows)
             if self.masked and active is not None:
                 g = torch.where(_as_rows(active, g), g, 0.0)
                 energies = torch.where(active, energies, torch.nan)

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from spen.energies.compose import terms_of
+from spen.energies.compose import evaluate, knows_step, terms_of
 from spen.tensors import CONSTANTS, flatten, select, tensors_of, tree_map, twice
 
-ScoreFunction = Callable[[Tensor, Any], Tensor]
+ScoreFunction = Callable[..., Tensor]  # (y, features), and the step for energies that know it
 Inspect = Callable[["Potential", Tensor, Tensor], None]  # potential, energies with their graph, point
 Result = TypeVar("Result")
+
+
+class Stepped(NamedTuple):
+    """Features and the number of the step (B,), for energies that know it.
+
+    A tensor with one row per example goes wherever features go: programs and CUDA graphs take it as an input.
+    """
+
+    features: Any
+    t: Tensor
+
+
+def score(energy: ScoreFunction, y: Tensor, features: Any) -> Tensor:
+    """E(y; features), with the step where there is one."""
+    return evaluate(energy, y, *features) if isinstance(features, Stepped) else energy(y, features)
 
 
 def identity(point: Tensor) -> Tensor:
@@ -47,17 +62,23 @@ class Potential:
                 "descent would get no gradient or crash. Leave the energy whole (F and Init may be sharded), or use "
                 "DistributedDataParallel"
             )
-        return cls(energy, features, view, learned)
+        return cls(energy, _stepped(features) if knows_step(energy) else features, view, learned)
 
     def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:  # (B, …) -> (B,)
         output = self.view(point)
-        energies = (self.energy if part is None else part)(output, self.features)
+        energies = score(self.energy if part is None else part, output, self.features)
         if energies.shape != (point.shape[0],):
             raise ValueError(
                 f"the energy returned shape {tuple(energies.shape)} for a batch of {point.shape[0]}; "
                 f"it must return one number per example, shape ({point.shape[0]},)"
             )
         return energies
+
+    def at(self, t: int) -> Potential:
+        """The function at step t, if the energy knows the step."""
+        if not isinstance(self.features, Stepped):
+            return self
+        return replace(self, features=self.features._replace(t=torch.full_like(self.features.t, t)))
 
     def parameters(self) -> list[nn.Parameter]:
         """What the energy can learn."""
@@ -115,6 +136,15 @@ class Potential:
             return input_gradient(energies, leaf, create_graph=True), energies.detach()
 
 
+def _stepped(features: Any) -> Stepped:
+    rows = tensors_of(features)
+    if not rows:
+        raise ValueError(
+            "an energy that knows the step needs features with a tensor, whose rows say how many t there are"
+        )
+    return Stepped(features, torch.zeros(rows[0].shape[0], dtype=torch.long, device=rows[0].device))
+
+
 def check_features(features: Any, batch: int) -> None:
     """Every tensor of the features must have one row per example, so that rows can leave the batch."""
     for leaf in flatten(features)[0]:
@@ -154,8 +184,8 @@ def _added(functions: list[ScoreFunction]) -> ScoreFunction | None:
     if not functions:
         return None
 
-    def total(y: Tensor, features: Any) -> Tensor:
-        value, *rest = (function(y, features) for function in functions)
+    def total(y: Tensor, features: Any, t: Tensor | None = None) -> Tensor:
+        value, *rest = (evaluate(function, y, features, t) for function in functions)
         for other in rest:
             value = value + other
         return value

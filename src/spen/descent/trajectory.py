@@ -78,7 +78,10 @@ class Trajectory:
 
     @cached_property
     def energies(self) -> Tensor:
-        """(T + 1, B): E(y_0) … E(y_T), without gradient. E(y_T) is evaluated when this is first asked for."""
+        """(T + 1, B): E(y_0) … E(y_T), without gradient. E(y_T) is evaluated when this is first asked for.
+
+        An energy that knows the step scores y_t at step t, and y_T at the last step, T − 1.
+        """
         final = self._score(self.output.detach())
         rows = [*self._energies, *[torch.full_like(final, torch.nan)] * (len(self.outputs) - len(self._energies))]
         values = torch.stack([*rows, final])

@@ -15,7 +15,7 @@ from spen.parameters import Positive
 from spen.protocols import Features, Formula
 from spen.tensors import flat
 
-Term = tuple[str, Callable[[Tensor, Features], Tensor], bool]
+Term = tuple[str, Callable[..., Tensor], bool]
 
 
 class Energy(nn.Module, ABC):
@@ -29,14 +29,29 @@ class Energy(nn.Module, ABC):
     """True for cheap terms with exact second derivatives everywhere, such as an entropy. Strategies that
     approximate a black box still differentiate these exactly."""
 
+    @property
+    def knows_step(self) -> bool:
+        """``knows_step = True`` in a class asks for the number of the step: ``forward(y, features, t)``.
+
+        t (B,) holds whole numbers, 0 … T − 1. A descent past the trained T repeats the last one.
+        """
+        return False
+
     @abstractmethod
     def forward(self, y: Tensor, features: Features) -> Tensor:  # (B, …), pytree -> (B,)
         """The energy of each example."""
 
-    def __call__(self, y: Tensor, features: Features) -> Tensor:
-        return super().__call__(y, features)
+    def __call__(self, y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
+        if not self.knows_step:
+            return super().__call__(y, features)
+        if t is None:
+            raise ValueError(
+                f"the energy {type(self).__name__} knows the step and was called without one: call it as "
+                "energy(y, features, t) with t of shape (B,), or train it with EndToEnd, whose descent counts the steps"
+            )
+        return super().__call__(y, features, t)
 
-    def terms(self) -> Iterator[tuple[str, Callable[[Tensor, Features], Tensor], bool]]:
+    def terms(self) -> Iterator[Term]:
         """Yield (name, function, closed_form) of every summand, so that reports can name the guilty one."""
         yield type(self).__name__, self, self.closed_form
 
@@ -72,6 +87,18 @@ def terms_of(energy: nn.Module) -> list[Term]:
     if isinstance(energy, Energy):
         return list(energy.terms())
     return [(type(energy).__name__, energy, False)]
+
+
+def evaluate(energy: Callable[..., Tensor], y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
+    """E(y; features), told the step t (B,) if the energy, or a term of it, asks for it."""
+    if t is None or (isinstance(energy, nn.Module) and not knows_step(energy)):
+        return energy(y, features)
+    return energy(y, features, t)
+
+
+def knows_step(energy: nn.Module) -> bool:
+    """Whether the energy asks for the number of the step."""
+    return bool(getattr(energy, "knows_step", False))
 
 
 def one_per_example(value: Tensor, y: Tensor, name: str) -> Tensor:
@@ -111,8 +138,13 @@ class Sum(Energy):
             raise ValueError("a Sum needs at least one energy")
         self.parts = parts
 
-    def forward(self, y: Tensor, features: Features) -> Tensor:
-        total, *rest = (one_per_example(energy(y, features), y, name) for name, energy in self.parts.items())
+    @property
+    def knows_step(self) -> bool:
+        return any(knows_step(energy) for energy in self.parts.values())
+
+    def forward(self, y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
+        parts = self.parts.items()
+        total, *rest = (one_per_example(evaluate(energy, y, features, t), y, name) for name, energy in parts)
         for value in rest:
             total = total + value
         return total
@@ -147,15 +179,19 @@ class Scaled(Energy):
         else:
             self.weight = float(weight)
 
-    def forward(self, y: Tensor, features: Features) -> Tensor:
-        return self._weight() * self.energy(y, features)
+    @property
+    def knows_step(self) -> bool:
+        return knows_step(self.energy)
+
+    def forward(self, y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
+        return self._weight() * evaluate(self.energy, y, features, t)
 
     def terms(self) -> Iterator[Term]:
         for name, function, closed in terms_of(self.energy):
             yield name, self._scaled(function), closed
 
-    def _scaled(self, function: Callable[[Tensor, Features], Tensor]) -> Callable[[Tensor, Features], Tensor]:
-        return lambda y, features: self._weight() * function(y, features)
+    def _scaled(self, function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        return lambda y, features, t=None: self._weight() * evaluate(function, y, features, t)
 
     def _weight(self) -> Tensor | float:
         weight = self.weight() if isinstance(self.weight, Positive) else self.weight
@@ -222,8 +258,12 @@ class EntropySmoothed(Energy):
         self.energy = energy
         self.entropy = Scaled(NegativeEntropy(over), temperature, learned=learned)
 
-    def forward(self, y: Tensor, features: Features) -> Tensor:
-        inner = one_per_example(self.energy(y, features), y, type(self.energy).__name__)
+    @property
+    def knows_step(self) -> bool:
+        return knows_step(self.energy)
+
+    def forward(self, y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
+        inner = one_per_example(evaluate(self.energy, y, features, t), y, type(self.energy).__name__)
         return inner + self.entropy(y, features)
 
     def terms(self) -> Iterator[Term]:

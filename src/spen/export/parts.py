@@ -3,7 +3,8 @@
     Start    x ↦ (features, z_0, h_0)
     Step     (η_t, features, z_t, h_t) ↦ (y_{t+1}, z_{t+1}, h_{t+1})
 
-This works for rules whose steps differ in their rates alone. Others are traced from end to end.
+This works for rules whose steps differ in their rates alone, and energies that do not know the step. Others are traced
+from end to end.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, identity
+from spen.energies.compose import knows_step
 from spen.export.predictor import Shape, Shapes, Size, named_inputs, traced
 from spen.model import SPEN
 from spen.rules import GradientDescent, LearnedOptimizer, Momentum
@@ -45,6 +47,8 @@ def trace_parts(model: SPEN, x: Any, shapes: Shapes) -> Parts | None:
     """The parts of a frozen model, or None where its descent cannot be cut into equal steps."""
     rule = model.minimizer.rule
     if type(rule) not in STEADY or getattr(rule, "dampening", False):  # a derived class may do anything
+        return None
+    if knows_step(model.energy):
         return None
     assert isinstance(rule, STEADY)
     inputs = named_inputs(x)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from spen.descent.potential import Potential, ScoreFunction
+from spen.energies.compose import evaluate
 from spen.gradients.random_state import drawing_from, generators
 from spen.gradients.replay import Replayed
 from spen.gradients.second_order import Products, added, exact_product, nothing
@@ -106,8 +107,8 @@ class FiniteDifference(Replayed):
 def _in_type_of(point: Tensor, energy: ScoreFunction) -> ScoreFunction:
     """The energy of features in the type of y: those that F has computed under autocast have a shorter one."""
 
-    def widened(y: Tensor, features: Any) -> Tensor:
-        return energy(y, tree_map(lambda f: f.to(point.dtype) if f.is_floating_point() else f, features))
+    def widened(y: Tensor, features: Any, t: Tensor | None = None) -> Tensor:
+        return evaluate(energy, y, tree_map(lambda f: f.to(point.dtype) if f.is_floating_point() else f, features), t)
 
     return widened
 

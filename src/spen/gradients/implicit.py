@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, identity
+from spen.energies.compose import knows_step
 from spen.gradients.checkpointed import Checkpointed
 from spen.gradients.replay import Replayed, refuse_replica, replayed
 from spen.gradients.snapshots import Held
@@ -43,6 +44,12 @@ class Implicit(GradientStrategy):
             raise ValueError(
                 "Implicit sends no gradient to learned rates: the minimiser does not depend on them. "
                 "Use learn_rates=False, or a strategy that differentiates the steps, such as Checkpointed()"
+            )
+        if knows_step(potential.energy):
+            raise ValueError(
+                f"Implicit differentiates a minimiser, and the energy {type(potential.energy).__name__} knows the "
+                "step: it is another function at every step. Use a strategy that differentiates the steps, such as "
+                "Checkpointed()"
             )
         if descend.keep_gradients:
             raise ValueError("Implicit cannot differentiate the gradients of earlier steps: use keep_gradients=False")

@@ -296,7 +296,7 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
         then = [] if compared else tape.energies[k : k + 1]
         compared = True  # at the first step that is taken again
         with drawing_from(step.drawn, point.device):
-            point_bar, bars = _products(tape, point, direction, rows, kept, then)
+            point_bar, bars = _products(tape, step.t, point, direction, rows, kept, then)
         for i, bar in enumerate(bars):
             if bar is not None and i < features and rows is not None:
                 bar = torch.zeros_like(targets[i]).index_copy(0, rows, bar)
@@ -346,9 +346,10 @@ _SLACK = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 def _products(
-    tape: Tape, point: Tensor, direction: Tensor, rows: Tensor | None, kept: list[Tensor], then: list[Tensor]
+    tape: Tape, t: int, point: Tensor, direction: Tensor, rows: Tensor | None, kept: list[Tensor], then: list[Tensor]
 ) -> Products:
-    part = tape.potential if rows is None else tape.potential.detached(rows)
+    whole = tape.potential.at(tape.descend.rule.energy_step(t))
+    part = whole if rows is None else whole.detached(rows)
     if then:
         before = then[0] if rows is None else then[0].index_select(0, rows)
         part = _Again(part.energy, part.features, part.view, part.learned, part.draws, before)

@@ -39,6 +39,6 @@ class Written(GradientStrategy):
 
 
 def _formula(potential: Potential) -> Formula | None:
-    if potential.view is not identity or not isinstance(potential.energy, Energy):
+    if potential.view is not identity or not isinstance(potential.energy, Energy) or potential.energy.knows_step:
         return None
     return potential.energy.formula(potential.features)

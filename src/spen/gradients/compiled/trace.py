@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from spen.descent.potential import Potential, identity
+from spen.descent.potential import Potential, identity, score
 from spen.gradients.compiled.chunks import Chunks, silenced
 from spen.gradients.compiled.fx_nodes import is_view, writes
 from spen.gradients.compiled.guards import Guarded
@@ -289,7 +289,7 @@ class Bound:
 
 def evaluate(energy: Any, view: Any, point: Tensor, features: Any) -> Tensor:
     """What is traced for ∇E and its products."""
-    return energy(view(point), features)
+    return score(energy, view(point), features)
 
 
 class _Graph(nn.Module):
