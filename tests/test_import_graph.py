@@ -13,7 +13,18 @@ import spen
 
 SOURCE = Path(spen.__file__).parent
 CORE = {
-    *("protocols", "model", "minimizer", "bundle_entropy", "tensors", "parameters", "_repr", "arguments", "mismatch"),
+    *(
+        "protocols",
+        "model",
+        "minimizer",
+        "bundle_entropy",
+        "tensors",
+        "parameters",
+        "_repr",
+        "arguments",
+        "mismatch",
+        "search",
+    ),
     *("builders", "storage", "pretrained", "hub", "energies", "domains", "rules", "descent", "gradients"),
     *("objectives", "rounding", "testing", "derivatives"),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -15,6 +16,7 @@ from spen.descent.potential import Potential, check_features, identity, outside_
 from spen.descent.trajectory import Trajectory
 from spen.gradients.auto import Auto
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
+from spen.rules import Extended
 
 
 class Minimizer(nn.Module):
@@ -49,27 +51,39 @@ class Minimizer(nn.Module):
         self.gradient = Auto() if gradient is None else gradient
         self.stop = stop
         self.keep_gradients = keep_gradients
+        self._extended: dict[int, Extended] = {}  # kept, because programs are guarded by the identity of the rule
 
-    def forward(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
-        """Descend ``energy`` from ``start`` (what Init returned, one row per example)."""
+    def forward(self, energy: nn.Module, features: Any, start: Tensor, *, steps: int | None = None) -> Trajectory:
+        """Descend ``energy`` from ``start`` (what Init returned, one row per example).
+
+        ``steps`` takes another number of steps than the rule has: more repeat its last one, with its rate.
+        """
         check_features(features, start.shape[0])
         if not torch.is_floating_point(start):
             raise ValueError(f"Init must return floating-point numbers to descend from, not {start.dtype}")
+        descend = partial(self._descend, self._rule(steps))
         if torch.is_inference_mode_enabled():
-            return outside_inference_mode(self._descend, energy, features, start)
-        return self._descend(energy, features, start)
+            return outside_inference_mode(descend, energy, features, start)
+        return descend(energy, features, start)
+
+    def _rule(self, steps: int | None) -> StepRule:
+        if steps is None or steps == self.rule.steps:
+            return self.rule
+        found = self._extended.get(steps)
+        if found is None or found.rule is not self.rule:
+            found = self._extended[steps] = Extended(self.rule, steps)
+        return found
 
     def extra_repr(self) -> str:
         kept = ", keep_gradients=True" if self.keep_gradients else ""
         return f"gradient={self.gradient}, stop={self.stop}{kept}"
 
-    def _descend(self, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
-        descend = Descend(self.domain, self.rule, self.stop, self.keep_gradients)
+    def _descend(self, rule: StepRule, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
+        descend = Descend(self.domain, rule, self.stop, self.keep_gradients)
         potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
         path = self._run(descend, potential, start)
-        steps = self.rule.steps
-        last = potential.at(self.rule.energy_step(steps - 1))
-        return Trajectory.of(path, self.domain, steps, last, start, gradients=self.keep_gradients)
+        last = potential.at(rule.energy_step(rule.steps - 1))
+        return Trajectory.of(path, self.domain, rule.steps, last, start, gradients=self.keep_gradients)
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from spen.arguments import described, require
@@ -14,6 +15,7 @@ from spen.hub import download, is_repository, push
 from spen.minimizer import Minimizer
 from spen.mismatch import refuse_foreign_entropy
 from spen.pretrained import load_pretrained, save_pretrained
+from spen.search import Found, search
 
 
 class SPEN(nn.Module):
@@ -47,9 +49,22 @@ class SPEN(nn.Module):
         self.origin: Origin | None = None
         """Which builder made the model, and from what; ``save_pretrained`` writes it down."""
 
-    def forward(self, x: Any) -> Trajectory:
+    def forward(self, x: Any, *, steps: int | None = None, noise: float = 0.0) -> Trajectory:
+        """Descend from Init(F(x)).
+
+        ``steps`` takes another number of steps than the rule has: more repeat its last one. ``noise`` · N(0, 1) is
+        added to what Init returned, so that training sees other starts.
+        """
         features = self.features(x)
-        return self.minimizer(self.energy, features, self._start(features))
+        start = self._start(features)
+        if noise:
+            start = start + noise * torch.randn_like(start)
+        given = {} if steps is None else {"steps": steps}
+        return self.minimizer(self.energy, features, start, **given)
+
+    def search(self, x: Any, **options: Any) -> Found:
+        """More computation for a better answer: longer descents, restarts, the lowest energy (``spen.search``)."""
+        return search(self, x, **options)
 
     def feedforward(self, x: Any) -> Tensor:
         """Init(F(x)) as a point of the domain: the answer without any descent, which pretraining fits (Sec. 5)."""

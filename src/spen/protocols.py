@@ -68,6 +68,10 @@ class StepRule(nn.Module, ABC):
 
     steps: int
 
+    backtracks: int | None = None
+    """None: every step is taken. k: a step that would raise the energy of an example is halved, up to k times, and is
+    not taken if that does not help. So no step raises the energy. The halvings are constants to the derivative."""
+
     @abstractmethod
     def begin(self, z: Tensor) -> State:
         """h_0."""

@@ -14,7 +14,7 @@ from spen.parameters import Positive
 from spen.protocols import State, StepRule
 from spen.tensors import flat
 
-__all__ = ["LBFGS", "GradientDescent", "LearnedOptimizer", "Momentum", "StepRule"]
+__all__ = ["LBFGS", "Extended", "GradientDescent", "LearnedOptimizer", "Momentum", "StepRule"]
 
 Rate = float | Sequence[float] | Tensor
 
@@ -23,12 +23,16 @@ class GradientDescent(StepRule):
     """y_{t+1} = y_t − η_t g_t (Eq. 5).
 
     ``rate`` is one number, or one per step. ``learn_rates=True`` makes them parameters, one per step, positive
-    by construction.
+    by construction. ``backtracks`` makes a descent that never gets worse: a step that would raise the energy of an
+    example is halved up to so many times, and else not taken (0: accept if lower).
     """
 
-    def __init__(self, steps: int, rate: Rate = 0.1, *, learn_rates: bool = False) -> None:
+    def __init__(
+        self, steps: int, rate: Rate = 0.1, *, learn_rates: bool = False, backtracks: int | None = None
+    ) -> None:
         super().__init__()
         self.steps = _checked_steps(steps)
+        self.backtracks = _checked_backtracks(backtracks)
         self.rates = _rates(steps, rate, learn_rates)
 
     def begin(self, z: Tensor) -> State:
@@ -42,7 +46,7 @@ class GradientDescent(StepRule):
 
 
 class Momentum(StepRule):
-    """h_{t+1} = γ h_t + (1 − d) g_t;  y_{t+1} = y_t − η_t h_{t+1}. ``decay`` is γ.
+    """h_{t+1} = γ h_t + (1 − d) g_t;  y_{t+1} = y_t − η_t h_{t+1}. ``decay`` is γ; ``backtracks`` as in GradientDescent.
 
     ``dampening`` is d, as in ``torch.optim.SGD``: where it is not 0, h_1 = g_0. With d = γ the velocity is a mean of
     gradients; the authors' public Lua code descends so.
@@ -56,6 +60,7 @@ class Momentum(StepRule):
         decay: float = 0.9,
         dampening: float = 0.0,
         learn_rates: bool = False,
+        backtracks: int | None = None,
     ) -> None:
         super().__init__()
         if not 0 <= decay < 1:
@@ -63,6 +68,7 @@ class Momentum(StepRule):
         if not 0 <= dampening < 1:
             raise ValueError(f"the momentum's dampening must lie in [0, 1), not {dampening}")
         self.steps = _checked_steps(steps)
+        self.backtracks = _checked_backtracks(backtracks)
         self.decay = decay
         self.dampening = dampening
         self.rates = _rates(steps, rate, learn_rates)
@@ -191,6 +197,37 @@ class LearnedOptimizer(StepRule):
 
     def extra_repr(self) -> str:
         return f"steps={self.steps}, width={self.width}, scale={self.scale}"
+
+
+class Extended(StepRule):
+    """``steps`` steps of another rule: more than its own T repeat the last one with its rate, fewer leave some out."""
+
+    def __init__(self, rule: StepRule, steps: int, *, backtracks: int | None = None) -> None:
+        super().__init__()
+        self.rule = rule
+        self.steps = _checked_steps(steps)
+        self.backtracks = rule.backtracks if backtracks is None else _checked_backtracks(backtracks)
+
+    def begin(self, z: Tensor) -> State:
+        return self.rule.begin(z)
+
+    def update(self, t: int, z: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
+        return self.rule.update(min(t, self.rule.steps - 1), z, gradient, state)
+
+    def recall(self, before: State, after: State) -> Tensor:
+        return self.rule.recall(before, after)
+
+    def energy_step(self, t: int) -> int:
+        return self.rule.energy_step(min(t, self.rule.steps - 1))
+
+    def extra_repr(self) -> str:
+        return f"steps={self.steps}"
+
+
+def _checked_backtracks(backtracks: int | None) -> int | None:
+    if backtracks is not None and (not isinstance(backtracks, int) or backtracks < 0):
+        raise ValueError(f"backtracks is how often a step is halved, 0 or more, or None; not {backtracks}")
+    return backtracks
 
 
 def _checked_steps(steps: int) -> int:

@@ -24,6 +24,7 @@ class Step(NamedTuple):
     after: State
     active: Tensor | None  # (B,) bool; None: every example moves
     rows: Tensor | None  # the indices of the active ones
+    scale: Tensor | None  # (B,): the share of the direction that was taken; None: all of it
 
 
 @dataclass
@@ -69,14 +70,16 @@ class Descend:
         state = self.rule.begin(z)
         active, rows, moving = None, None, potential
         for t in range(self.rule.steps):
-            g, energies = _evaluate(gradient, moving.at(self.rule.energy_step(t)), self.point(z, y), rows)
+            now = moving.at(self.rule.energy_step(t))
+            g, energies = _evaluate(gradient, now, self.point(z, y), rows)
             if self.masked and active is not None:
                 g = torch.where(_as_rows(active, g), g, 0.0)
                 energies = torch.where(active, energies, torch.nan)
             before, here = state, z
-            z, state = self.step(t, z, state, g, active)
+            scale = None if self.rule.backtracks is None else self._scale(now, t, z, state, g, energies, rows)
+            z, state = self.step(t, z, state, g, active, scale)
             if watch is not None:
-                watch(Step(t, here, before, state, active, rows))
+                watch(Step(t, here, before, state, active, rows, scale))
             previous, y = y, self.domain.output(z)
             path.outputs.append(y)
             path.energies.append(energies)
@@ -101,13 +104,46 @@ class Descend:
         """Where the gradient is taken: at z through the output map, or at y itself."""
         return z if self.domain.through else y
 
-    def step(self, t: int, z: Tensor, state: State, gradient: Tensor, active: Tensor | None) -> tuple[Tensor, State]:
+    def step(
+        self,
+        t: int,
+        z: Tensor,
+        state: State,
+        gradient: Tensor,
+        active: Tensor | None,
+        scale: Tensor | None = None,
+    ) -> tuple[Tensor, State]:
         """Rule, domain, and the freezing of examples that have arrived: cheap, and differentiated by autograd."""
         direction, state = self.rule.update(t, z, gradient, state)
+        if scale is not None:
+            direction = direction * _as_rows(scale, direction)
         moved = self.domain.step(z, direction)
         if active is not None:
             moved = torch.where(_as_rows(active, z), moved, z)
         return moved, state
+
+    @torch.no_grad()
+    def _scale(
+        self, potential: Potential, t: int, z: Tensor, state: State, g: Tensor, before: Tensor, rows: Tensor | None
+    ) -> Tensor:
+        """(B,): 1, ½, ¼ … or 0 of the direction, the first that does not raise the energy of each example."""
+        direction, _ = self.rule.update(t, z, g, state)
+        scale = z.new_ones(z.shape[0])
+        for tries in range(self.rule.backtracks or 0, -1, -1):
+            moved = self.domain.step(z, direction * _as_rows(scale, direction))
+            point = self.point(moved, self.domain.output(moved))
+            higher = ~(_energies(potential, point, rows) <= before)  # NaN is higher
+            scale = torch.where(higher, scale / 2 if tries else 0.0, scale)
+            if not bool(higher.any()):
+                break
+        return scale
+
+
+def _energies(potential: Potential, point: Tensor, rows: Tensor | None) -> Tensor:
+    if rows is None:
+        return potential(point)
+    part = potential(point.index_select(0, rows))
+    return part.new_full((point.shape[0],), -torch.inf).index_copy(0, rows, part)
 
 
 def _as_rows(mask: Tensor, like: Tensor) -> Tensor:  # (B,) -> (B, 1, …)

@@ -81,6 +81,11 @@ def check_exportable(model: SPEN, *, descend: bool = True) -> None:
     if not isinstance(model.minimizer, Minimizer):
         kind = type(model.minimizer).__name__
         raise ValueError(f"{kind} cannot be exported: its number of steps depends on the input; use a Minimizer")
+    if model.minimizer.rule.backtracks is not None:
+        raise ValueError(
+            "a rule with backtracks cannot be exported: how often a step is halved depends on the input. Set "
+            "model.minimizer.rule.backtracks = None to export a descent that takes every step"
+        )
     if model.minimizer.stop is not None:
         raise ValueError(
             f"a descent that stops early ({model.minimizer.stop}) cannot be exported: an exported graph takes the same "

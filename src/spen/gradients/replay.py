@@ -72,6 +72,7 @@ class Taken:
     kept: list[int]  # what the evaluation left for the product
     active: Tensor | None  # (B,) bool; None: every example moves
     rows: Tensor | None  # the indices of the active ones
+    scale: Tensor | None  # (B,): the share of the direction that was taken; None: all of it
     drawn: States  # of the generators before the energy was evaluated; nothing where it draws no numbers
 
 
@@ -137,7 +138,7 @@ class Tape:
         def watch(s: Step) -> None:
             before, after = store.put_all(s.before), store.put_all(s.after)
             place, others = store.put(s.z), store.append(kept)
-            self.steps.append(Taken(s.t, place, before, after, others, s.active, s.rows, drawn))
+            self.steps.append(Taken(s.t, place, before, after, others, s.active, s.rows, s.scale, drawn))
 
         # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
@@ -273,7 +274,7 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
             z = saved[step.z].detach().requires_grad_()
             state = tuple(saved[i].detach().requires_grad_() for i in step.before)
             g = descend.rule.recall(state, tuple(saved[i].detach() for i in step.after)).detach().requires_grad_()
-            new_z, new_state = descend.step(step.t, z, state, g, active)
+            new_z, new_state = descend.step(step.t, z, state, g, active, step.scale)
             new_y = descend.domain.output(new_z)
         outputs = [(new_z, z_bar), (new_y, y_bar), *zip(new_state, state_bar or [None] * len(new_state), strict=True)]
         z_bar, g_bar, *others = _pull(outputs, [z, g, *state, *tape.learned])

@@ -50,7 +50,7 @@ class Compiled(GradientStrategy):
     A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
     after ``shapes`` programs new ones stay plain. A program runs only for the energy it was made from: whatever the
     energy reads is compared before every descent, and a change makes a new program
-    (``spen.gradients.compiled.guards``). Under autocast the plain strategy runs.
+    (``spen.gradients.compiled.guards``). Under autocast, and for rules with ``backtracks``, the plain strategy runs.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class Compiled(GradientStrategy):
         self._slots: weakref.WeakKeyDictionary[nn.Module, dict[Key, _Slot]] = weakref.WeakKeyDictionary()
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
-        if torch.is_autocast_enabled(start.device.type) or start.shape[0] == 0 or torch.compiler.is_compiling():
+        plain = start.shape[0] == 0 or descend.rule.backtracks is not None
+        if torch.is_autocast_enabled(start.device.type) or plain or torch.compiler.is_compiling():
             return self.through.run(descend, potential, start)
         ready = self._program(descend, potential, start)
         if ready is None:
@@ -100,7 +101,7 @@ class Compiled(GradientStrategy):
         on_gpu = start.device.type == "cuda" if self.graphs is None else self.graphs
         if not on_gpu or torch.is_autocast_enabled(start.device.type) or torch.compiler.is_compiling():
             return super().predict(descend, potential, start)
-        if start.shape[0] == 0 or potential.energy in self._plain:
+        if start.shape[0] == 0 or descend.rule.backtracks is not None or potential.energy in self._plain:
             return super().predict(descend, potential, start)
         try:
             ready = self._program(descend, potential, start, differentiated=False)
