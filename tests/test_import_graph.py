@@ -24,6 +24,7 @@ CORE = {
         "arguments",
         "mismatch",
         "search",
+        "curvature",
     ),
     *("builders", "storage", "pretrained", "hub", "energies", "domains", "rules", "descent", "gradients"),
     *("objectives", "rounding", "testing", "derivatives"),

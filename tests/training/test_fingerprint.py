@@ -194,6 +194,10 @@ def _network_loss(y: Tensor, target: Tensor) -> Tensor:
 
 
 OTHER: dict[str, Any] = {
+    "backtracks": 2,
+    "draw_steps": (2, 3),
+    "rate_limit": 0.5,
+    "rule": Momentum(3, 0.1),
     "loss": binary_log_loss,
     "anchor_loss": binary_log_loss,
     "value": binary_log_loss,

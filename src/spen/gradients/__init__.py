@@ -3,6 +3,7 @@
 from spen.gradients.auto import Auto
 from spen.gradients.checkpointed import Checkpointed
 from spen.gradients.compiled import Compiled
+from spen.gradients.detached import Detached
 from spen.gradients.exact import Exact
 from spen.gradients.finite_difference import FiniteDifference
 from spen.gradients.forward_over_reverse import ForwardOverReverse
@@ -17,6 +18,7 @@ __all__ = [
     "Auto",
     "Checkpointed",
     "Compiled",
+    "Detached",
     "Exact",
     "FiniteDifference",
     "ForwardOverReverse",

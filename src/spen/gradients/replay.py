@@ -84,6 +84,7 @@ class Tape:
     potential: Potential
     product: ProductFunction
     last: int | None = None  # differentiate this many last steps of each example; None: all
+    detached: bool = False  # cut iterates and states off from the step before
     gradient: Evaluation = Potential.gradient
     keep: float = 0.0  # the share of the steps, from the last one on, whose evaluations leave something
     inspect: Inspect | None = None  # looks at the graph of the energy's first evaluation
@@ -169,6 +170,7 @@ def replay(
     product: ProductFunction,
     *,
     last: int | None = None,
+    detached: bool = False,
     twice: bool = True,
     forward: bool = False,
 ) -> Iterates:
@@ -177,7 +179,7 @@ def replay(
     The graph of the energy at the first step is inspected: ``twice`` says whether ``product`` needs second derivatives.
     """
     inspect = partial(require_known_tensors, twice=twice, forward=forward)
-    tape = Tape(descend, potential.detached(), product, last, inspect=inspect)
+    tape = Tape(descend, potential.detached(), product, last, detached, inspect=inspect)
     return replayed_by(tape, potential, start)
 
 
@@ -261,6 +263,8 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
     for k in reversed(range(taken)):
         step = tape.steps[k]
         active, rows = step.active, step.rows
+        if tape.detached:
+            z_bar, y_bar, state_bar = None, None, []
         y_bar = plus(y_bar, from_losses[k])
         moving = active
         if tape.last is not None:

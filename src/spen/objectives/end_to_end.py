@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from spen.arguments import require_function
+from spen.curvature import Stability, limit_rates
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.objectives.mismatch import Once, refuse_mismatch
@@ -28,6 +29,11 @@ class EndToEnd(Objective):
     ``change_penalty`` · mean_t ‖y_t − y_{t−1}‖ and ``gradient_penalty`` · mean_t ‖g_t‖, g_t the gradient that the
     descent followed (dE/dy, or dE/dlogits over a ``through_logits`` domain; needs a Minimizer with
     keep_gradients=True).
+
+    Three options make descents that stay stable past T, each off unless given. ``draw_steps`` draws the number of steps
+    of every batch from these. ``noise`` · N(0, 1) is added to what Init returned. ``rate_limit`` keeps the rates of the
+    rule below this share of 2(1 + β)/λ_max (``spen.curvature``), measured on one batch in sixteen, drawn at random;
+    ``stability`` is the latest measurement. Prediction takes the rule's own steps, without noise.
     """
 
     def __init__(
@@ -37,6 +43,9 @@ class EndToEnd(Objective):
         weights: Weights = "harmonic",
         change_penalty: float = 0.0,
         gradient_penalty: float = 0.0,
+        draw_steps: Sequence[int] = (),
+        noise: float = 0.0,
+        rate_limit: float | None = None,
     ) -> None:
         require_function(loss, "loss", "loss(y, target)")
         if isinstance(weights, str) and weights not in ("harmonic", "last"):
@@ -46,7 +55,13 @@ class EndToEnd(Objective):
             raise ValueError("some iterate must have a weight, but all of them are 0")
         if change_penalty < 0 or gradient_penalty < 0:
             raise ValueError("a penalty must not be negative")
+        if any(not isinstance(steps, int) or steps < 1 for steps in draw_steps) or noise < 0:
+            raise ValueError(f"draw_steps are whole numbers from 1 on and noise ≥ 0, not {draw_steps} and {noise}")
+        if rate_limit is not None and not 0 < rate_limit <= 1:
+            raise ValueError(f"rate_limit is a share of the largest stable rate, in (0, 1], not {rate_limit}")
         self.loss = loss
+        self.draw_steps, self.noise, self.rate_limit = tuple(draw_steps), noise, rate_limit
+        self._stability: Stability | None = None
         self.weights: Literal["harmonic", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
@@ -56,7 +71,17 @@ class EndToEnd(Objective):
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         refuse_mismatch(model, target, self._once, self.loss)
-        return self.of(model(x), target)
+        if self.rate_limit is not None and float(torch.rand(())) < 1 / 16:
+            self._stability = limit_rates(model, x, share=self.rate_limit)
+        options: dict[str, Any] = {"noise": self.noise} if self.noise else {}
+        if self.draw_steps:
+            options["steps"] = self.draw_steps[int(torch.randint(len(self.draw_steps), ()))]
+        return self.of(model(x, **options), target)
+
+    @property
+    def stability(self) -> Stability | None:
+        """What ``rate_limit`` measured last."""
+        return self._stability
 
     def of(self, trajectory: Trajectory, target: Any) -> Tensor:
         """The loss of a trajectory that is already there."""

@@ -1,0 +1,105 @@
+"""η·λ_max < 2(1 + β): a descent with rates η and momentum β is stable where the energy curves no more than that.
+
+λ_max is the largest eigenvalue, in absolute value, of the Jacobian of the gradient that the descent follows, by power
+iteration on Hessian-vector products: H over the reals and ``through_logits``, H·∂y/∂z where z are logits of y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spen.descent.potential import Potential, identity
+from spen.gradients.second_order import exact_product
+from spen.model import SPEN
+from spen.parameters import Positive
+from spen.protocols import Domain
+from spen.tensors import flat
+
+__all__ = ["Stability", "limit_rates", "measure"]
+
+
+@dataclass(frozen=True)
+class Stability:
+    """How close a descent is to the rates at which it would diverge, for one batch."""
+
+    curvatures: Tensor  # (B,): |λ|_max at the answer of each example
+    rate: float  # the largest rate
+    decay: float  # β, 0 without momentum
+
+    @property
+    def limit(self) -> float:
+        """2(1 + β)/λ_max: rates above it diverge."""
+        largest = float(self.curvatures.max())
+        return 2 * (1 + self.decay) / largest if largest > 0 else float("inf")
+
+    @property
+    def ratio(self) -> float:
+        """η/limit: stable below 1."""
+        return self.rate / self.limit
+
+
+def measure(model: SPEN, x: Any, *, iterations: int = 10) -> Stability:
+    """λ_max at the model's answers for x, and the largest rate of its rule beside it."""
+    rates = _rates(model)
+    minimizer = model.minimizer
+    with torch.no_grad():
+        features = model.features(x)
+        start = model.init(features)
+        path = minimizer(model.energy, features, start)
+        domain = minimizer.domain
+        # The answer as coordinates again: those of the last step are not kept.
+        z = _coordinates(domain, path.output)
+    potential = Potential.of(model.energy, features, domain.output if domain.through else identity)
+    potential = potential.at(minimizer.rule.energy_step(minimizer.rule.steps - 1)).detached()
+    v = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
+    growth = z.new_zeros(z.shape[0])
+    for _ in range(iterations):
+        v = v / flat(v).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.dim() - 1))
+        v = _applied(potential, domain, z, v)
+        growth = flat(v).norm(dim=1)
+    return Stability(growth, float(rates().detach().max()), float(getattr(minimizer.rule, "decay", 0.0)))
+
+
+def limit_rates(model: SPEN, x: Any, *, share: float = 0.9, iterations: int = 10) -> Stability:
+    """Lower the rates of the rule to ``share`` of the limit where they are above it; what was measured before."""
+    if not 0 < share <= 1:
+        raise ValueError(f"share is the part of the largest stable rate that is allowed, in (0, 1], not {share}")
+    found = measure(model, x, iterations=iterations)
+    with torch.no_grad():
+        if found.limit < float("inf"):
+            _rates(model).log.clamp_(max=torch.tensor(share * found.limit).log().item())
+    return found
+
+
+def _rates(model: SPEN) -> Positive:
+    rates = getattr(getattr(model.minimizer, "rule", None), "rates", None)
+    if not isinstance(rates, Positive):
+        kind = type(getattr(model.minimizer, "rule", model.minimizer)).__name__
+        raise ValueError(f"a limit of the rates needs a rule with rates, such as Momentum, not {kind}")
+    return rates
+
+
+def _coordinates(domain: Domain, y: Tensor) -> Tensor:
+    """z with output(z) = y: y itself, or its logarithms where a softmax or sigmoid leads to y."""
+    update = getattr(domain, "update", "projected")
+    if update == "projected" or not hasattr(domain, "update"):
+        return y
+    tiny = torch.finfo(y.dtype).tiny ** 0.5
+    if hasattr(domain, "dim"):
+        return y.clamp_min(tiny).log()
+    low, high = domain.bounds(y)  # type: ignore[operator]
+    inside = ((y - low) / (high - low)).clamp(tiny, 1 - torch.finfo(y.dtype).eps)
+    return inside.log() - (1 - inside).log()
+
+
+def _applied(potential: Potential, domain: Domain, z: Tensor, v: Tensor) -> Tensor:
+    """The derivative along v of the gradient that the descent follows."""
+    with torch.no_grad():
+        y, along = torch.func.jvp(domain.output, (z,), (v,))  # type: ignore[misc]
+    point, direction = (z, v) if domain.through else (y, along)
+    product, _ = exact_product(potential, point, direction)
+    return torch.zeros_like(z) if product is None else product.detach()
