@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spen.tasks.options import accelerator_of, changed
-from spen.tasks.task import Listed, Opened, Progress, Scores, Task, Trained, TrainOrder
+from spen.tasks.task import Listed, Opened, Option, Progress, Scores, Task, Trained, TrainOrder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,9 +23,19 @@ if TYPE_CHECKING:
     from spen.model import SPEN
     from spen.models import SavedModel
     from spen.protocols import Objective
+    from spen.search import Found
     from spen.training import Stage
 
-__all__ = ["SimpleTask"]
+__all__ = ["SimpleOpened", "SimpleTask"]
+
+_SEARCH = (
+    Option("steps", int, "Steps of each descent; more than were trained repeat the last one.", least=1),
+    Option("restarts", int, "Descents of each example, from perturbed starts; the lowest energy wins.", least=1),
+    Option("noise", float, "How far from the start of the model restarts begin, 1 if not given."),
+)
+"""The options of ``spen.search`` that commands take."""
+
+_EVERY = Option("every", int, "Score every n-th example only.", least=1)
 
 _DETAILS = ("name", "about", "published")  # of a recipe: not options
 
@@ -41,6 +51,13 @@ class SimpleTask(Task):
     measure: str = "score"
     """What the metric is called in the output."""
     batch_size: int = 32
+    """For scores, and for training unless the recipe has a ``batch_size`` of its own."""
+    options: Mapping[str, tuple[Option, ...]] = {"evaluate": (*_SEARCH, _EVERY), "predict": _SEARCH}
+
+    @property
+    def opened(self) -> type[SimpleOpened]:
+        """The class of opened models."""
+        return SimpleOpened
 
     @abstractmethod
     def model(self, system: Any) -> SPEN:
@@ -67,6 +84,14 @@ class SimpleTask(Task):
         raise ValueError(
             f"the task {self.name} reads files and writes none: give its class a method write(answer, path)"
         )
+
+    def solved(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """A function (y, x) -> (B,) bool that tells right answers without knowing them, which ends a search early."""
+        return None
+
+    def details(self, answers: Tensor, x: Tensor, y: Tensor) -> dict[str, Any]:
+        """What ``spen evaluate`` shows beside the metric, from all answers of a split."""
+        return {}
 
     # ── what follows from these ──
 
@@ -102,10 +127,11 @@ class SimpleTask(Task):
             raise TypeError(f"recipe {order.recipe} of {self.name} is no dataclass")
         torch.manual_seed(order.seed)
         options = asdict(system)  # type: ignore[arg-type]
+        size = getattr(system, "batch_size", self.batch_size)
         run = fit(
             self.rebuild(recipe=order.recipe, data=order.data, options=options),
             self.stages(system),
-            TensorSource(*self.examples_of(order.data, "train"), self.batch_size),
+            TensorSource(*self.examples_of(order.data, "train"), size),
             TensorSource(*self.examples_of(order.data, "dev"), self.batch_size, shuffle=False),
             self.metric(),
             out=order.out,
@@ -127,15 +153,15 @@ class SimpleTask(Task):
             model = self.rebuild(**saved.settings)
         with fitting(saved.folder):
             model.load_state_dict(saved.weights())
-        return _Simple(self, saved.name, model, saved.settings, device)
+        return self.opened(self, saved.name, model, saved.settings, device)
 
     def fresh(self, recipe: str) -> Opened:
-        options, data = asdict(self.system(recipe, {})), next(iter(self.datasets))
+        options, data = asdict(self.system(recipe, {})), self.default_data(recipe)
         settings: dict[str, Any] = {"recipe": recipe, "data": data, "options": options}
-        return _Simple(self, recipe, self.rebuild(**settings), settings, "cpu")
+        return self.opened(self, recipe, self.rebuild(**settings), settings, "cpu")
 
 
-class _Simple(Opened):
+class SimpleOpened(Opened):
     """A trained model of a ``SimpleTask``."""
 
     model: SPEN
@@ -144,12 +170,25 @@ class _Simple(Opened):
         self.task, self.name, self.settings, self.device = task, name, settings, device
         self.model = model.to(device).eval()
 
-    def answer(self, x: Tensor) -> Tensor:
-        """y for a batch, as the last stage's objective predicts it."""
+    def answer(self, x: Tensor, **options: Any) -> Tensor:
+        """y for a batch, as the last stage's objective predicts it, or by ``spen.search`` with its options."""
         import torch
 
+        if options:
+            return self.search(x, **options).output.cpu()
         with torch.no_grad():
             return self._objective().predict(self.model, x.to(self.device)).cpu()
+
+    def search(self, x: Tensor, **options: Any) -> Found:
+        """Longer descents and restarts."""
+        if not self._descends():
+            raise ValueError(f"{self.name} does not descend: it has no steps or restarts to choose")
+        return self.model.search(x.to(self.device), solved=self.task.solved(), **options)
+
+    def _descends(self) -> bool:
+        from spen.objectives import Feedforward, InferenceNetwork
+
+        return not isinstance(self._objective(), Feedforward | InferenceNetwork)
 
     def _objective(self) -> Objective:
         system = type(self.task.systems[self.settings["recipe"]])(**_tuples(self.settings["options"]))
@@ -157,14 +196,18 @@ class _Simple(Opened):
 
     def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
         data = data or self.settings["data"]
-        x, y = self.task.examples_of(data, split)
+        import torch
+
+        every = options.pop("every", 1)
+        x, y = (part[::every] for part in self.task.examples_of(data, split))
         metric, size = self.task.metric(), self.task.batch_size
-        starts = range(0, len(x), size)
+        starts, answers = range(0, len(x), size), []
         for start in starts if progress is None else progress(starts, len(starts), "batches"):
-            metric.update(self.answer(x[start : start + size]), y[start : start + size])
-        score = float(metric.compute())
-        lines = (f"{self.name} on {len(x)} {split} examples of {data}", f"  {self.task.measure} {score:.4f}")
-        return Scores({"data": data, "examples": len(x), self.task.measure: score}, lines)
+            answers.append(self.answer(x[start : start + size], **options))
+            metric.update(answers[-1], y[start : start + size])
+        values = {self.task.measure: float(metric.compute()), **self.task.details(torch.cat(answers), x, y)}
+        lines = [f"{self.name} on {len(x)} {split} examples of {data}", *map(_line, values.items())]
+        return Scores({"data": data, "examples": len(x), **options, **values}, tuple(lines))
 
     def predict(
         self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
@@ -177,29 +220,36 @@ class _Simple(Opened):
         for path, target in zip(files, targets, strict=True):
             if target.resolve() in {p.resolve() for p in files}:
                 raise ValueError(f"{target} would be overwritten by the answer for {path}; give another -o")
+        search = {o.name: options.pop(o.name) for o in _SEARCH if o.name in options}
         todo = zip(files, targets, strict=True)
         for path, target in todo if progress is None else progress(todo, len(files), "files"):
-            answer = self.answer(self.task.read(path, **options)[None])[0]
+            answer = self.answer(self.task.read(path, **options)[None], **search)[0]
             target.parent.mkdir(parents=True, exist_ok=True)
             self.task.write(answer, target, **options)
             yield target
 
     def exportable(self) -> Exportable:
         from spen.export import BATCH, Exportable
-        from spen.objectives import Feedforward, InferenceNetwork
 
         x, _ = self.task.examples_of(self.settings["data"], "dev")
         return Exportable(
             model=self.model,
             example=lambda seed: x[: (2, 3, 1)[seed % 3]],
             shapes={"x": (BATCH,)},
-            descend=not isinstance(self._objective(), Feedforward | InferenceNetwork),
+            descend=self._descends(),
             metadata={"task": self.task.name, "recipe": str(self.settings["recipe"])},
         )
 
     def batch(self, size: int | None = None, **options: Any) -> Any:
         x, _ = self.task.examples_of(self.settings["data"], "train")
         return x[: size or self.task.batch_size]
+
+
+def _line(item: tuple[str, Any]) -> str:
+    name, value = item
+    if isinstance(value, dict):
+        return "\n".join([f"  {name}", *(f"    {key:>4} {number:.4f}" for key, number in value.items())])
+    return f"  {name} {value:.4f}"
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:

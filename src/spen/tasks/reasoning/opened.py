@@ -1,0 +1,45 @@
+"""A trained solver: scores, and solutions for files of puzzles."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from spen.storage import write_whole
+from spen.tasks.reasoning.data import boards, one_hot, read_puzzles
+from spen.tasks.reasoning.metrics import obeys_the_rules
+from spen.tasks.reasoning.sudoku import format_board
+from spen.tasks.simple import SimpleOpened
+from spen.tasks.task import Progress
+
+__all__ = ["PuzzleSolver"]
+
+
+class PuzzleSolver(SimpleOpened):
+    """Reads files with a puzzle on each line; writes puzzle,solution,verdict."""
+
+    def predict(
+        self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
+    ) -> Iterator[Path]:
+        folders = [path for path in inputs if path.is_dir()]
+        if folders:
+            raise ValueError(f"{folders[0]} is a folder; name the files with puzzles in it")
+        if out is not None and any(out.resolve() == path.resolve() for path in inputs):
+            raise ValueError(f"{out} would be overwritten by its own answers; give another -o")
+        files = [(path, read_puzzles(path)) for path in inputs]
+        for path, puzzles in files if progress is None else progress(files, len(files), "files"):
+            x = one_hot([p.clues for p in puzzles])
+            y = torch.cat([self.answer(part, **options) for part in x.split(self.task.batch_size)])
+            verdicts = ["solved" if right else "unsolved" for right in obeys_the_rules(y, x).tolist()]
+            rows = zip(puzzles, boards(y), verdicts, strict=True)
+            text = "".join(f"{format_board(p.clues)},{format_board(b)},{verdict}\n" for p, b, verdict in rows)
+            if out is None:
+                sys.stdout.write(text)
+                continue
+            target = out / f"{path.stem}.csv" if len(files) > 1 or not out.suffix else out
+            write_whole(target, text)
+            yield target
