@@ -70,7 +70,7 @@ def expect(line: str, *arguments: str) -> None:
         ("evaluate dp-3 --split all", "invalid value for '--split': 'all' is not one of 'train', 'dev', 'test'"),
         ("evaluate dp-3 --every 0", "invalid value for '--every'"),
         ("evaluate dp-3 --device cuda", "there is no cuda here that torch can use; leave the option away"),
-        ("evaluate roles --every 2", "--every is an option of denoising, not of srl"),
+        ("evaluate roles --every 2", "--every is an option of denoising and reasoning, not of srl"),
         ("predict dp-9 noisy.png -o y.png", "'dp-9' is neither a run folder nor a model of the package (dp-3"),
         ("predict dp-3 nothing.png -o y.png", "nothing.png does not exist"),
         ("predict dp-3 noisy.png -o noisy.png", "noisy.png would be overwritten by its own result; give another -o"),

@@ -105,6 +105,7 @@ def test_every_task_with_a_tab_is_on_the_page(bowl: Task, tmp_path: Path) -> Non
     assert titles(build(Catalogue(), tmp_path)) == [
         "Denoising",
         "Role labelling",
+        "Sudoku",
         "Marble in a bowl",
         "Energy landscape",
         "Runs",

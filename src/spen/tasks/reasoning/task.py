@@ -34,6 +34,7 @@ class ReasoningTask(SimpleTask):
         "sudoku-6": Dataset("sudoku-6", "the same of 6×6"),
         "sudoku-9": Dataset("sudoku-9", "the same of 9×9; making them takes minutes"),
     }
+    tab = "spen.tasks.reasoning.tab:SudokuTab"
     examples = {
         "train": ("spen train sudoku-small",),
         "evaluate": ("spen evaluate runs/sudoku-4/sudoku-small/seed-0 --steps 32 --restarts 8",),

@@ -1,0 +1,66 @@
+"""The tab of puzzles, without a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("gradio", reason="the viewer's extra is not installed")
+
+from spen import tasks
+from spen.tasks.reasoning.sudoku import parse_line, solutions
+from spen.tasks.reasoning.tab import SudokuTab
+from spen.tasks.task import TrainOrder
+from spen.viewer.catalogue import Catalogue
+from spen.viewer.tabs import Page, told
+
+PUZZLE = "12.............."
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> SudokuTab:
+    """With one run, of a model that has hardly been trained."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = {"epochs": "1", "width": "2", "rounds": "1", "steps": "2", "batch_size": "512"}
+    task = tasks.find("reasoning")
+    task.train(TrainOrder("sudoku-small", "sudoku-4", folder / "one", device="cpu", settings=settings))
+    tab = SudokuTab()
+    tab.page = Page(task, tab.title, Catalogue([folder]), folder)
+    return tab
+
+
+def test_a_puzzle_is_solved_step_by_step(tab: SudokuTab) -> None:
+    (name,) = tab.page.models()
+    html = tab.solve(name, PUZZLE, 5, 3)
+    assert html.count('<table class="board">') == 1 + 6  # the answer, and y_0 … y_5
+    assert html.count('class="clue') == 2 * 7
+    assert "descent" in html
+    assert "solved" in html
+
+
+def test_a_new_puzzle_has_one_solution(tab: SudokuTab) -> None:
+    assert len(solutions(parse_line(tab.draw(4)).clues)) == 1
+    assert len(tab.draw("nonsense")) == 16
+
+
+def test_mistakes_are_one_sentence_each(tab: SudokuTab, tmp_path: Path) -> None:
+    (name,) = tab.page.models()
+    for arguments, sentence in (
+        ((name, "12", 5, 3), "a board has 16, 36, 64, 81 cells, not 2"),
+        ((name, PUZZLE, 0, 3), "steps go from 1 to 200, not 0"),
+        ((name, PUZZLE, 5, "many"), "restarts go from 1 to 64, not &#x27;many&#x27;"),
+        (("other", PUZZLE, 5, 3), "there is no sudoku system &#x27;other&#x27; on this page"),
+    ):
+        assert sentence in told(tab.solve)(*arguments)
+
+
+def test_the_landscape_of_a_puzzle(tab: SudokuTab, monkeypatch: pytest.MonkeyPatch) -> None:
+    (name,) = tab.page.models()
+    seen = {}
+    monkeypatch.setattr(
+        "spen.viewer.landscape.show", lambda model, x, **options: seen.update(x=x, **options) or "shown"
+    )
+    assert tab.landscape(name, PUZZLE) == "shown"
+    assert seen["x"].shape == (1, 16, 4)
+    assert seen["what"].endswith(PUZZLE)
