@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spen.arguments import require_function
+from spen.gradients.checkpointed import Checkpointed
 from spen.minimizer import Minimizer
 from spen.protocols import Convergence
 from spen.rules import Extended
@@ -175,7 +176,9 @@ def _minimizer(
     rule = (
         own._rule(steps) if backtracks is None else Extended(own.rule, steps or own.rule.steps, backtracks=backtracks)
     )
-    return Minimizer(own.domain, rule, own.gradient, stop)
+    # A check belongs to its batch: programs and CUDA graphs, which hold what they were made from, would be made anew.
+    gradient = own.gradient if solved is None else Checkpointed()
+    return Minimizer(own.domain, rule, gradient, stop)
 
 
 def _check(model: SPEN, restarts: int, noise: float, start: str, select: Any, solved: Any, rows: int | None) -> None:

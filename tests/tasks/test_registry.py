@@ -144,7 +144,9 @@ def test_a_name_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
         tasks.register(other())
     with pytest.raises(TypeError, match="a task is a spen.tasks.task.Task, not <class .*>; make an object of your"):
         tasks.register(Empty)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="there is no task 'chess'; there are denoising, srl, multilabel, reasoning, empty"):
+    with pytest.raises(
+        ValueError, match="there is no task 'chess'; there are denoising, srl, multilabel, reasoning, empty"
+    ):
         tasks.find("chess")
 
 

@@ -190,13 +190,24 @@ def test_a_network_without_an_energy_has_no_restarts() -> None:
         opened.answer(puzzles(4)[0], restarts=2)
 
 
+def test_the_puzzles_of_the_package_are_those_of_the_generator() -> None:
+    draw = random.Random(9)
+    made = [generate(draw, 9, clues=20 + i) for i in range(2)]
+    x, y = examples("sudoku-9", "train")
+    assert torch.equal(x[:2], one_hot([p.clues for p in made]))
+    assert torch.equal(y[:2], one_hot([p.solution for p in made if p.solution is not None]))
+    parts = [examples("sudoku-9", split) for split in ("train", "dev", "test")]
+    assert [len(x) for x, _ in parts] == [600, 150, 150]
+    assert all(bool(obeys_the_rules(y, x).all()) for x, y in parts)
+
+
 def test_the_data_of_the_papers() -> None:
     try:
         find_data("reasoning", "satnet.csv.xz")
     except FileNotFoundError:
         pytest.skip("the puzzles are not here")
     sizes = {split: len(examples("satnet", split)[0]) for split in ("train", "dev", "test")}
-    assert sizes == {"train": 8700, "dev": 300, "test": 1000}
+    assert sizes == {"train": 8700, "dev": 450, "test": 1000}
     x, y = examples("satnet", "test")
     assert bool(obeys_the_rules(y, x).all())
     assert x.sum((1, 2)).min() >= 31
