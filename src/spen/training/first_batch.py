@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.descent.potential import ScoreFunction, check_features
+from spen.descent.potential import Potential, ScoreFunction, check_features, score
 from spen.energies.compose import terms_of
 from spen.model import SPEN
 from spen.tensors import select, tree_map
@@ -28,8 +28,11 @@ def check_examples_alone(model: SPEN, x: Any, tolerance: float = 1e-3) -> None:
             features, domain = model.features(x), model.minimizer.domain
             y = domain.output(domain.enter(model.init(features)))
         check_features(features, y.shape[0])
+        cut = tree_map(
+            torch.detach, Potential.of(model.energy, features).features
+        )  # with the first step, if it is asked for
         for name, term, _ in terms_of(model.energy):
-            _check_term(name, term, y, tree_map(torch.detach, features), tolerance)
+            _check_term(name, term, y, cut, tolerance)
 
 
 def _check_term(name: str, term: ScoreFunction, y: Tensor, features: Any, tolerance: float) -> None:
@@ -39,7 +42,8 @@ def _check_term(name: str, term: ScoreFunction, y: Tensor, features: Any, tolera
         index = None if rows is None else torch.tensor(rows, device=y.device)
         point = y if index is None else y.index_select(0, index)
         with torch.enable_grad():  # an energy may differentiate inside
-            found = term(point.detach().requires_grad_(), features if index is None else select(features, index))
+            rows_of = features if index is None else select(features, index)
+            found = score(term, point.detach().requires_grad_(), rows_of)
         if not isinstance(found, Tensor) or found.shape != (len(point),):
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(

@@ -42,7 +42,7 @@ def explain_non_finite(model: SPEN, x: Any, batch: str) -> NonFinite:
     potential = Potential.of(model.energy, features, identity).detached()
     for step, point in enumerate((trajectory.start, *trajectory.outputs[:-1])):
         for name, term, _ in terms_of(model.energy):
-            for what, value in zip(("the energy", "the gradient"), _at(potential, term, point), strict=True):
+            for what, value in zip(("the energy", "the gradient"), _at(potential.at(step), term, point), strict=True):
                 if not bool(value.isfinite().all()):
                     return NonFinite(
                         f"{what} of the term {name!r} is not finite at step {step} of the descent, "
