@@ -177,7 +177,6 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     from spen.tasks.denoising.sevenscenes import prepare as sevenscenes
     from spen.tasks.srl import corpora
     from spen.tasks.srl import download as ewt
-    from spen.tasks.srl import reproduce as table2
     from spen.viewer import server
     from tests.tasks.denoising.test_denoising_fusion import CAMERA
 
@@ -187,8 +186,7 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     few = corpora.builtin_splits
     rooms = datasets.Splits(Rooms("train", 2), Rooms("dev", 1), Rooms("test", 2))
     patch.setattr(datasets, "open_rooms", lambda quick: rooms)
-    for module in (corpora, table2):
-        patch.setattr(module, "builtin_splits", lambda size, **options: few(45, **options))
+    patch.setattr(corpora, "builtin_splits", lambda size, **options: few(45, **options))
     mirror = (folder / "mirror").as_uri()
     patch.setattr(download, "fetch_sevenscenes", partial(download.fetch_sevenscenes, base=mirror))
     patch.setattr(sevenscenes, "prepare", partial(sevenscenes.prepare, camera=CAMERA, voxel=0.03))

@@ -8,7 +8,7 @@ import pytest
 
 from spen.tasks.srl.decoding import violations
 from spen.tasks.srl.drawing import PLAIN, RIGHT, WRONG
-from spen.tasks.srl.formats.conllu import conllu_text
+from spen.tasks.srl.formats.conllu import PARSE_FIRST, conllu_text
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.views import (
     DECODERS,
@@ -63,7 +63,7 @@ def words(count: int, tag: str = "NN") -> str:
         (words(3), "the sentence has no verb (a tag VB…, or VERB), so there is nothing to label"),
         (words(MAX_TOKENS + 1, "VB"), "the sentence has 151 words, and the page draws at most 150"),
         ("x" * (MAX_CHARACTERS + 1), "the text has 40,001 characters, and one sentence has at most 40,000"),
-        ("The dog barked", "pasted text:1: 1 columns where CoNLL-U has 10, apart by tabs"),
+        ("The dog barked", f"pasted text:1: {PARSE_FIRST}"),
     ],
 )
 def test_what_cannot_be_labelled_is_told_in_a_sentence(text: str, sentence: str) -> None:

@@ -22,7 +22,9 @@ def predict(
             help="A model of the package, a run folder or an exported folder.", autocompletion=complete_model
         ),
     ],
-    inputs: Annotated[list[Path], typer.Argument(help="Files or folders of the kind that the model reads.")],
+    inputs: Annotated[
+        list[Path], typer.Argument(help="Files or folders of the kind that the model reads; - is stdin.")
+    ],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A file for one input, a folder for several.")] = None,
     device: OnDevice = "auto",
     as_json: Json = False,
@@ -35,7 +37,9 @@ def predict(
     saved = find_model(model)
     task = tasks.find(saved.task)
     check_options("predict", task, options or {})
-    missing = [path for path in inputs if not path.exists()]
+    if Path("-") in inputs and not task.reads_stdin:
+        raise ValueError(f"models of {task.name} read files, not the standard input")
+    missing = [path for path in inputs if not path.exists() and path != Path("-")]
     if missing:
         raise ValueError(f"{missing[0]} does not exist")
     if out is None and as_json:

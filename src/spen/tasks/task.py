@@ -206,6 +206,8 @@ class Task(ABC):
     table: str | None = None
     """The name under which ``spen reproduce`` knows all rows of the task."""
     several_devices: bool = False
+    reads_stdin: bool = False
+    """Whether ``predict`` takes ``-`` for the standard input."""
     options: Mapping[str, tuple[Option, ...]] = {}
     """Options of the task by command: evaluate, predict, bench, reproduce."""
     commands: tuple[Command, ...] = ()

@@ -83,7 +83,10 @@ def test_columns_may_be_skipped(tmp_path: Path) -> None:
     [
         ("a DT *\n", "1: 3 columns where words, tags, syntax, props were expected"),
         ("a DT * -\nb NN * - *\n", "2: 5 columns where the sentence began with 4"),
-        ("\na DT * go (V*)\nb NN * go *\n", "2: 2 predicates but 1 columns of arguments"),
+        (
+            "\na DT * go (V*)\nb NN * go *\n",
+            "2: 2 predicates but 1 columns of arguments; a token that is no predicate has - in the first",
+        ),
         ("a DT * - (V*\nb NN * go *\n", "1: (V* is never closed in its sentence"),
     ],
 )
@@ -98,7 +101,7 @@ def test_malformed_rows_are_named(tmp_path: Path, text: str, message: str) -> No
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("x\n0", "1: head 'x' is no number"),
+        ("x\n0", "1: head 'x' is no number; labelling needs a dependency tree"),
         ("0\n0", "2: the tree has 2 roots, and it needs exactly one"),
         ("0\n2", "2: token 2 never reaches the root: the tree has a cycle"),
     ],
@@ -118,17 +121,23 @@ def test_files_that_disagree_are_named(tmp_path: Path) -> None:
     words, props_file = tmp_path / "words" / "devel.24.words", tmp_path / "props" / "devel.24.props"
     with pytest.raises(BadCorpus) as error:
         read_conll2005(tmp_path)
-    assert str(error.value) == f"{props_file}:1: 1 tokens where {words}:1 has 2"
+    assert (
+        str(error.value)
+        == f"{props_file}:1: 1 tokens where {words}:1 has 2; both files need the same sentences and words"
+    )
     props_file.write_text("-\n-\n")
     with pytest.raises(BadCorpus) as error:
         read_conll2005(tmp_path)
     assert str(error.value) == f"{props_file}:2: the file ends before {words}, which has another sentence at line 4"
-    with pytest.raises(BadCorpus, match=r"the folder has no words/; put them back from the Penn Treebank first"):
+    with pytest.raises(
+        BadCorpus, match=r"the folder has no words/; `spen data make conll2005` makes them from the treebank"
+    ):
         read_conll2005(tmp_path / "words")
 
 
 def test_columns_and_props_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "m.txt"
+    out.touch()
     with pytest.raises(ValueError, match="no column is called 'colour'; choose from words, lemmas"):
         read_conll2005(out, columns=("colour",))
     with pytest.raises(ValueError, match="props takes the rest of the row, so it must be the last column"):

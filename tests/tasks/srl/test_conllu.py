@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spen.tasks.srl.formats.conllu import find_verbs, parse_conllu, read_conllu, with_predicates
+from spen.tasks.srl.formats.conllu import COLUMNS, find_verbs, parse_conllu, read_conllu, with_predicates
 from spen.tasks.srl.sentences import BadCorpus, Sentence
 
 TEXT = """# sent_id = email-7
@@ -30,8 +30,7 @@ def test_words_verbs_and_counts(tmp_path: Path) -> None:
     path = tmp_path / "s.conllu"
     path.write_text(TEXT)
     found = read_conllu(path)
-    first, second = found.sentences
-    assert (found.multiword_tokens, found.empty_nodes) == (1, 1)
+    first, second = found
     assert first.words == ("They", "'ve", "gone", "home")
     assert first.heads == (2, 2, -1, 2)
     assert (first.sent_id, second.sent_id) == ("email-7", "2")
@@ -41,9 +40,9 @@ def test_words_verbs_and_counts(tmp_path: Path) -> None:
 
 def test_predicates_may_be_given() -> None:
     found = parse_conllu(TEXT, "f", predicates=lambda s: [0, len(s) - 1])
-    assert [[p.predicate for p in s.propositions] for s in found.sentences] == [[0, 3], [0]]
+    assert [[p.predicate for p in s.propositions] for s in found] == [[0, 3], [0]]
     with pytest.raises(ValueError, match="predicate 4 lies outside the sentence of 4 tokens"):
-        with_predicates(found.sentences[0], [4])
+        with_predicates(found[0], [4])
 
 
 def test_verbs_by_penn_tag_or_else_by_universal_tag() -> None:
@@ -59,7 +58,7 @@ def test_verbs_by_penn_tag_or_else_by_universal_tag() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1\tw\tw", "f:1: 3 columns where CoNLL-U has 10, apart by tabs"),
+        ("1\tw\tw", f"f:1: 3 columns where {', '.join(COLUMNS[:-1])} were expected, separated by tabs"),
         (row(2, "0"), "f:1: token '2' where token 1 was expected"),
         (row(1, "_"), "f:1: head '_' is no number; labelling needs a dependency tree"),
         (row(1, "0") + "\n" + row(2, "0"), "f:2: the tree has 2 roots, and it needs exactly one"),

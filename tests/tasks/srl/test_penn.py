@@ -13,6 +13,7 @@ from spen.tasks.srl.constituents import (
     dependencies,
     parse_bits,
     parse_brackets,
+    with_tree,
 )
 from spen.tasks.srl.formats.conll2005 import read_conll2005, read_props
 from spen.tasks.srl.formats.penn import make_conll2005
@@ -145,7 +146,7 @@ def test_words_are_put_back(treebank: Path, conll: Path) -> None:
     assert [(m.section, m.sentences, m.tokens, m.written) for m in made] == [("23", 2, 15, True), ("02", 2, 15, True)]
     words = conll / "train" / "words" / "train.02.words"
     assert str(made[1]) == f"wrote {words}: section 02, 2 sentences, 15 tokens"
-    first, second = read_conll2005(conll / "train")
+    first, second = (with_tree(s, "f", 1) for s in read_conll2005(conll / "train"))
     assert first.words == ("The", "letter", "was", "sent", "to", "Ann", "by", "him", ".")
     assert first.xpos[:3] == ("DT", "NN", "VBD")
     assert first.lemmas[3] == "send"

@@ -40,7 +40,7 @@ def test_a_model_of_another_task_is_refused() -> None:
 @given(st.integers(0, 500), st.sampled_from(GENRES))
 def test_conllu_is_read_back_as_it_was_written(number: int, genre: str) -> None:
     sentence = make_sentence(1, number, genre)
-    (back,) = parse_conllu(conllu_text(sentence), "text").sentences
+    (back,) = parse_conllu(conllu_text(sentence), "text")
     for column in ("words", "lemmas", "upos", "xpos", "heads", "deprels", "sent_id"):
         assert getattr(back, column) == getattr(sentence, column)
     assert [p.predicate for p in back.propositions] == [p.predicate for p in sentence.propositions]

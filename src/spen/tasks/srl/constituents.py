@@ -8,12 +8,12 @@ names close to Universal Dependencies.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spen.tasks.srl.sentences import ROOT, BadCorpus
+from spen.tasks.srl.sentences import ROOT, BadCorpus, Sentence
 
-__all__ = ["Phrase", "dependencies", "parse_bits", "parse_brackets"]
+__all__ = ["Phrase", "dependencies", "parse_bits", "parse_brackets", "with_tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,3 +246,52 @@ def _relation(phrase: Phrase, i: int, h: int, part: Phrase) -> str:
         if label in (*_NOUNS, "NML", "NX"):
             return "compound"
     return _BY_LABEL.get(label, "dep")
+
+
+# ── sentences ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_COARSE = {
+    "NN": "NOUN", "VB": "VERB", "MD": "AUX", "JJ": "ADJ", "RB": "ADV", "IN": "ADP", "DT": "DET", "PR": "PRON",
+    "CC": "CCONJ", "CD": "NUM", "WP": "PRON", "WD": "PRON", "WR": "ADV", "TO": "PART", "PO": "PART", "UH": "INTJ",
+    "RP": "ADP", "EX": "PRON", "PD": "DET",
+}  # fmt: skip
+
+
+def _coarse(tag: str) -> str:
+    """A Universal tag for a Penn tag, well enough for features."""
+    if tag.startswith("NNP"):
+        return "PROPN"
+    return _COARSE.get(tag[:2], "X" if tag[:1].isalpha() else "SYM" if tag in ("$", "#") else "PUNCT")
+
+
+def with_tree(sentence: Sentence, file: str | Path, number: int) -> Sentence:
+    """The sentence with a dependency tree made from its phrases, where it has none; `number` is its place in `file`.
+
+    It gets Universal tags and lemmas as well: the lower-cased word, and for a predicate what the props call it.
+    """
+    if sentence.heads:
+        return sentence
+    if not sentence.parse or not sentence.xpos:
+        raise BadCorpus(file, 0, f"sentence {number} has no tree; add synt.*/ or dependencies/ with one file a section")
+    tags = [tag.replace("(", "-LRB-").replace(")", "-RRB-") for tag in sentence.xpos]
+    leaves = (bit.replace("*", f"({tag} {i})") for i, (bit, tag) in enumerate(zip(sentence.parse, tags, strict=True)))
+    try:
+        trees = [tree for _, tree in parse_brackets(f"( {' '.join(leaves)} )", file)]
+    except BadCorpus as error:
+        raise BadCorpus(file, 0, f"the syntax column of sentence {number} is no tree: {error.problem}") from None
+    if len(trees) != 1 or [leaf.word for leaf in trees[0].leaves()] != [str(i) for i in range(len(sentence))]:
+        raise BadCorpus(file, 0, f"the syntax column of sentence {number} is no tree over its {len(sentence)} words")
+    named = _with_words(trees[0], sentence.words)
+    heads, deprels = dependencies(named)
+    lemmas = [word.lower() for word in sentence.words]
+    for proposition in sentence.propositions:
+        lemmas[proposition.predicate] = proposition.sense
+    upos = tuple(_coarse(tag) for tag in sentence.xpos)
+    return replace(sentence, heads=heads, deprels=deprels, upos=upos, lemmas=sentence.lemmas or tuple(lemmas))
+
+
+def _with_words(tree: Phrase, words: tuple[str, ...]) -> Phrase:
+    """The tree with words in the place of their numbers: words may hold brackets, which the text above could not."""
+    if not tree.parts:
+        return replace(tree, word=words[int(tree.word)])
+    return replace(tree, parts=tuple(_with_words(part, words) for part in tree.parts))

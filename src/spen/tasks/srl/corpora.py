@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from spen.storage import write_whole
-from spen.tasks.locations import find_data
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.encoding import Encoded, encode
 from spen.tasks.srl.features import SIMPLE_TEMPLATES, TEMPLATES, FeatureSpace
-from spen.tasks.srl.formats.ewt import SPLITS, read_ewt
+from spen.tasks.srl.formats.folder import NAMES, SPLITS, Splits, locate, read_splits
 from spen.tasks.srl.grammar.corpus import GENRES, make_corpus
 from spen.tasks.srl.sentences import Sentence
 from spen.tasks.srl.vectors import WordVectors, read_vectors
@@ -31,7 +30,6 @@ __all__ = [
     "TEMPLATE_SETS",
     "Prepared",
     "builtin_splits",
-    "ewt_splits",
     "open_corpus",
     "prepare",
     "without_genre",
@@ -43,8 +41,6 @@ so is p.frame: the whole list of a verb's dependents in one value is a conjuncti
 
 TEMPLATE_SETS: Mapping[str, tuple[str, ...]] = {"appendix": APPENDIX_TEMPLATES, "all": TEMPLATES}
 _VERSION = 2
-
-Splits = dict[str, Sequence[Sentence]]
 
 
 @dataclass
@@ -90,13 +86,6 @@ class Prepared:
         return self.word_vectors.table(self.space.words)[0]
 
 
-def ewt_splits(folder: str | Path) -> Splits:
-    """Train, dev and test of the English Web Treebank benchmark; `folder` holds ewt-srl.*.tsv.gz or a folder ewt."""
-    folder = Path(folder)
-    root = folder / "ewt" if (folder / "ewt").is_dir() else folder
-    return {split: read_ewt(root, split) for split in SPLITS}
-
-
 def builtin_splits(size: int = 900, *, seed: int = 0) -> Splits:
     """The grammar's corpus: train, dev and test of `size`, a third and a third sentences."""
     part = max(1, size // 3)
@@ -104,15 +93,14 @@ def builtin_splits(size: int = 900, *, seed: int = 0) -> Splits:
     return {"train": corpus[:size], "dev": corpus[size : size + part], "test": corpus[size + part :]}
 
 
-def open_corpus(data: str) -> tuple[str, Splits, Path | None]:
-    """(name, splits, word vectors) of ``builtin``, ``ewt``, or a folder that holds EWT."""
-    if data in ("", "builtin"):
-        return "builtin", builtin_splits(3000), None
-    folder = find_data("srl") if data == "ewt" else Path(data)
-    if not folder.is_dir():
-        raise ValueError(f"there is no data set {data!r} for role labelling; there are builtin, ewt, or a folder")
+def open_corpus(data: str, wanted: Sequence[str] = SPLITS, *, size: int = 3000) -> tuple[str, Splits, Path | None]:
+    """(name, splits, word vectors) of ``builtin`` (`size` training sentences), ``ewt``, ``conll2005`` or a folder."""
+    folder = locate(data)
+    if folder is None:
+        return "builtin", builtin_splits(size), None
     vectors = folder / "embeddings"
-    return "ewt", ewt_splits(folder), vectors if vectors.is_dir() else None
+    name = data if data in NAMES else str(folder)
+    return name, read_splits(folder, wanted), vectors if vectors.is_dir() else None
 
 
 def without_genre(splits: Splits, genre: str) -> Splits:
@@ -137,7 +125,11 @@ def prepare(
     if templates not in TEMPLATE_SETS:
         raise ValueError(f"no template set is called {templates!r}; choose from {', '.join(TEMPLATE_SETS)}")
     words = read_vectors(vectors) if vectors is not None else None
-    folder = None if cache is None else Path(cache) / f"srl-{name}-{templates}-{_digest(splits, templates, words)}"
+    folder = (
+        None
+        if cache is None
+        else Path(cache) / f"srl-{Path(name).name}-{templates}-{_digest(splits, templates, words)}"
+    )
     if folder is not None and (folder / "ready").is_file():
         rules, space, encoded = _load(folder, list(splits))
     else:

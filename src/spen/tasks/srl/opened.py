@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +22,16 @@ from spen.tasks.srl.decoding import Decoder
 from spen.tasks.srl.encoding import encode
 from spen.tasks.srl.evaluate import evaluate
 from spen.tasks.srl.exporting import exportable
-from spen.tasks.srl.formats.conllu import read_conllu
+from spen.tasks.srl.formats.conllu import parse_conllu
 from spen.tasks.srl.predict import Format, Labeller, render
 from spen.tasks.srl.recipes import find_recipe
-from spen.tasks.srl.sentences import write_text
+from spen.tasks.srl.sentences import read_text, write_text
 from spen.tasks.task import Opened, Progress, Scores
 
 __all__ = ["RoleLabeller"]
 
 _BATCH = 64
+_ENDINGS: dict[Format, str] = {"props": "props", "json": "json", "pretty": "txt"}
 _DECODERS: dict[Decoder, str] = {"argmax": "argmax", "greedy": "+ H", "ad3": "+ AD³"}
 
 
@@ -51,7 +55,7 @@ class RoleLabeller(Opened):
 
     def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
         own = self.labeller.data
-        name, splits, _ = open_corpus(data or own.name.partition("-")[0])
+        name, splits, _ = open_corpus(data or re.sub(r"-(whole|without-.*)$", "", own.name), (split,))
         sentences = splits[split]
         encoded = {split: encode(sentences, own.rules, own.space)}
         prepared = replace(own, encoded=encoded, splits={split: sentences})
@@ -73,19 +77,27 @@ class RoleLabeller(Opened):
         style: Format = "props",
         **options: Any,
     ) -> Iterator[Path]:
-        if len(inputs) != 1:
-            raise ValueError(f"roles are labelled one CoNLL-U file at a time, not {len(inputs)}")
-        sentences = read_conllu(inputs[0]).sentences
-        if not sentences:
-            raise ValueError(f"{inputs[0]} holds no sentence; CoNLL-U has a line for each word")
-        text = render(sentences, self.labeller(sentences), style)
-        predicates = sum(len(s.propositions) for s in sentences)
+        files = [f for path in inputs for f in (sorted(path.glob("*.conllu*")) if path.is_dir() else [path])]
+        if not files:
+            raise ValueError(f"{inputs[0]} holds no file *.conllu; `spen predict` reads parsed sentences in CoNLL-U")
+        names = [_stem(file) for file in files]
+        if len(set(names)) < len(files):
+            raise ValueError(f"two of the files are called {Counter(names).most_common(1)[0][0]}; rename one")
+        texts = [parse_conllu(*_read(file)) for file in files]
+        if [] in texts:
+            raise ValueError(f"{files[texts.index([])]} holds no sentence; CoNLL-U has a line for each word")
+        every = [sentence for sentences in texts for sentence in sentences]
+        found = self.labeller(every)
+        print(f"{len(every)} sentences, {sum(len(s.propositions) for s in every)} predicates", file=sys.stderr)
         if out is None:
-            sys.stdout.write(text)
-        else:
-            write_text(out, text)
-        print(f"{len(sentences)} sentences, {predicates} predicates", file=sys.stderr)
-        return iter(() if out is None else (out,))
+            sys.stdout.write(render(every, found, style))
+            return
+        rest = iter(found)
+        for name, sentences in zip(names, texts, strict=True):
+            target = out / f"{name}.{_ENDINGS[style]}" if len(files) > 1 or inputs[0].is_dir() else out
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_text(target, render(sentences, list(islice(rest, len(sentences))), style))
+            yield target
 
     def exportable(self) -> Exportable:
         return exportable(self.name, self.labeller)
@@ -96,3 +108,12 @@ class RoleLabeller(Opened):
         wanted, own = size or _BATCH, self.labeller.data
         corpus = ArcCorpus(encode(builtin_splits(2 * wanted)["train"], own.rules, own.space))
         return corpus.batch(np.flatnonzero(corpus.widest > 0)[:wanted])[0]
+
+
+def _read(file: Path) -> tuple[str, str]:
+    """The text of a file, or of stdin for ``-``, and what errors call it."""
+    return (sys.stdin.read(), "stdin") if file == Path("-") else (read_text(file), str(file))
+
+
+def _stem(file: Path) -> str:
+    return "stdin" if file == Path("-") else file.name.removesuffix(".gz").removesuffix(".conllu")

@@ -21,6 +21,7 @@ from spen.tasks.srl.encoding import encode
 from spen.tasks.srl.evaluate import label_sentences
 from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.formats.conll2005 import props_text
+from spen.tasks.srl.formats.conllu import as_sentences
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.tasks.srl.sentences import Argument, Props, Sentence
 
@@ -69,8 +70,12 @@ class Labeller:
         """Does the system answer with Init alone?"""
         return self.recipe.objective in ("local", "structured")
 
-    def __call__(self, sentences: Sequence[Sentence], *, decoder: Decoder = "ad3") -> list[Props]:
-        """The propositions of every sentence; its predicates are given, its arguments found."""
+    def __call__(self, parsed: Any, *, decoder: Decoder = "ad3") -> list[Props]:
+        """The propositions of every sentence; its predicates are given, its arguments found.
+
+        `parsed` is what `as_sentences` takes: sentences, spaCy Docs, or TokenLists of the library conllu.
+        """
+        sentences = as_sentences(parsed)
         corpus = ArcCorpus(encode(sentences, self.data.rules, self.data.space), self.data.device)
         return label_sentences(
             self.model,

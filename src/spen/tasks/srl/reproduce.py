@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,8 @@ from typing import Any
 import torch
 
 from spen.storage import noted, write_json
-from spen.tasks.locations import find_data
 from spen.tasks.options import accelerator_of, resolve_device
-from spen.tasks.srl.corpora import Prepared, Splits, builtin_splits, ewt_splits, prepare, without_genre
+from spen.tasks.srl.corpora import Prepared, Splits, open_corpus, prepare, without_genre
 from spen.tasks.srl.decoding import Decoder
 from spen.tasks.srl.evaluate import evaluate, follow, throughput
 from spen.tasks.srl.formats.conll2005 import write_props
@@ -49,7 +48,7 @@ class Settings:
     """What to reproduce, with which data, and where."""
 
     out: Path
-    data: Path | None  # None: the built-in corpus
+    data: str = "builtin"  # or another data set, or a folder
     rows: tuple[str, ...] = ROWS
     seeds: tuple[int, ...] = (0, 1, 2)
     genre: str | None = None  # the one left out for the out-of-domain column; None: no such column
@@ -64,15 +63,13 @@ class Settings:
 
 def from_order(order: ReproduceOrder, rows: tuple[str, ...]) -> Reproduced:
     """All rows that were asked for, the table as text, and the report."""
-    source = None if order.data in ("", "builtin") else find_data("srl") if order.data == "ewt" else Path(order.data)
-    if source is not None and not source.is_dir():
-        raise ValueError(f"{source} is no folder; give one that holds ewt/, or the name of a data set: builtin, ewt")
     genre = order.options.get("genre")
-    if genre is not None:  # a genre that does not exist is told now, not after hours
-        without_genre(builtin_splits(60) if source is None else ewt_splits(source), genre)
+    splits = open_corpus(order.data, size=60)[1]  # what is wrong with the data is an error now, not after hours
+    if genre is not None:
+        without_genre(splits, genre)
     settings = Settings(
         out=order.out,
-        data=source,
+        data=order.data or "builtin",
         rows=tuple(changed_row(row, order.settings) for row in rows or ROWS if row != "none"),
         seeds=order.seeds,
         genre=genre,
@@ -123,27 +120,25 @@ class Corpora:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._splits: Splits | None = None
         self._prepared: dict[tuple[str, str], Prepared] = {}
 
+    @cached_property
+    def whole(self) -> tuple[str, Splits, Path | None]:
+        """The name, the splits and the word vectors of the data."""
+        name, splits, vectors = open_corpus(self.settings.data, size=600 if self.settings.quick else 3000)
+        return name, {**splits, "train": splits["train"][: self.settings.sentences]}, vectors
+
     def splits(self, corpus: str) -> Splits:
-        if self._splits is None:
-            data = self.settings.data
-            whole = builtin_splits(600 if self.settings.quick else 3000) if data is None else ewt_splits(data)
-            if self.settings.sentences is not None:
-                whole = {**whole, "train": whole["train"][: self.settings.sentences]}
-            self._splits = whole
-        return self._splits if corpus == "whole" else without_genre(self._splits, corpus.removeprefix("without-"))
+        splits = self.whole[1]
+        return splits if corpus == "whole" else without_genre(splits, corpus.removeprefix("without-"))
 
     def get(self, corpus: str, templates: str) -> Prepared:
         key = (corpus, templates)
         if key not in self._prepared:
-            data = self.settings.data
-            vectors = data / "embeddings" if data is not None and (data / "embeddings").is_dir() else None
-            name = f"{'builtin' if data is None else 'ewt'}-{corpus}"
+            name, _, vectors = self.whole
             self._prepared[key] = prepare(
                 self.splits(corpus),
-                name=name,
+                name=f"{name}-{corpus}",
                 templates=templates,
                 vectors=vectors,
                 cache=self.settings.out / "cache",
@@ -228,10 +223,8 @@ def _join(source: Path, out: Path) -> None:
 
 def _check_folder(settings: Settings) -> None:
     """Refuse a folder whose results come from other data: they would stand in this table."""
-    data = "built-in" if settings.data is None else "ewt"
-    known, asked = noted(
-        settings.out / "asked.json", {"data": data, "quick": settings.quick, "sentences": settings.sentences}
-    )
+    asked = {"data": settings.data, "quick": settings.quick, "sentences": settings.sentences}
+    known, asked = noted(settings.out / "asked.json", asked)
     if known != asked:
         raise ValueError(f"{settings.out} holds results of other data or another size; give another folder")
 
@@ -347,7 +340,7 @@ def _work(job: Job, settings: Settings, deadline: float | None) -> dict[str, Any
 def _describe(settings: Settings) -> dict[str, Any]:
     left_out = [path.name.removeprefix("without-") for path in settings.out.glob("runs/without-*")]
     return {
-        "data": "built-in" if settings.data is None else "ewt",
+        "data": settings.data,
         "genre": ", ".join(left_out),
         "quick": settings.quick,
     }

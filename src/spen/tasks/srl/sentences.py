@@ -186,8 +186,8 @@ def check_tree(heads: Sequence[int], file: str | Path, lines: Sequence[int]) -> 
             safe[k] = 1
 
 
-def parse_column(cells: Sequence[str], file: str | Path, line: int) -> tuple[Argument, ...]:
-    """`(A0*`, `*`, `*)` → pieces; brackets may not nest, as nothing in a proposition does."""
+def parse_column(cells: Sequence[str], file: str | Path, lines: Sequence[int]) -> tuple[Argument, ...]:
+    """`(A0*`, `*`, `*)` → pieces; brackets may not nest. `lines` are the tokens' lines, for errors to name."""
     pieces: list[Argument] = []
     start, role = -1, ""
     for i, cell in enumerate(cells):
@@ -195,20 +195,20 @@ def parse_column(cells: Sequence[str], file: str | Path, line: int) -> tuple[Arg
             continue
         before, star, after = cell.partition("*")
         if not star or (before and before[0] != "(") or after not in ("", ")") or before == "(":
-            raise BadCorpus(file, line + i, f"{cell!r} is no bracket notation such as (A0*, *, *) or (A0*)")
+            raise BadCorpus(file, lines[i], f"{cell!r} is no bracket notation such as (A0*, *, *) or (A0*)")
         if before:
             if "(" in before[1:] or ")" in before:
-                raise BadCorpus(file, line + i, f"{cell!r} opens two arguments at once, which may not nest")
+                raise BadCorpus(file, lines[i], f"{cell!r} opens two arguments at once, which may not nest")
             if start >= 0:
-                raise BadCorpus(file, line + i, f"{cell!r} opens an argument while {role} is still open")
+                raise BadCorpus(file, lines[i], f"{cell!r} opens an argument while {role} is still open")
             start, role = i, before[1:]
         if after:
             if start < 0:
-                raise BadCorpus(file, line + i, f"{cell!r} closes an argument that was never opened")
+                raise BadCorpus(file, lines[i], f"{cell!r} closes an argument that was never opened")
             pieces.append(Argument(start, i + 1, role))
             start = -1
     if start >= 0:
-        raise BadCorpus(file, line + start, f"({role}* is never closed in its sentence")
+        raise BadCorpus(file, lines[start], f"({role}* is never closed in its sentence")
     return tuple(pieces)
 
 

@@ -40,9 +40,9 @@ _DATASETS = (
         "conll2005",
         "the paper's corpus: needs the shared task's release and the Penn Treebank",
         "srl/conll2005",
+        "unpack the shared task's release there, then spen data make conll2005 --source THERE --ptb TREEBANK",
         make="spen.tasks.srl.obtain:make_conll2005",
         make_options=(Option("ptb", Path, "The folder of the Penn Treebank."),),
-        trains=False,
     ),
 )
 
@@ -53,6 +53,7 @@ class RoleLabelling(Task):
     name = "srl"
     unit = "the paper's test F1"
     table = "table2"
+    reads_stdin = True
     tab = "spen.tasks.srl.tab:RolesTab"
     options = {
         "predict": (Option("style", Literal["props", "json", "pretty"], "How roles are written (props).", "--format"),),
@@ -100,8 +101,10 @@ class RoleLabelling(Task):
 
     def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
         _recipe(recipe, settings)
-        if data not in ("builtin", "ewt") and not Path(data).is_dir():
-            raise ValueError(f"there is no data set {data!r} for role labelling; there are builtin, ewt, or a folder")
+        from spen.tasks.srl.formats.folder import find_splits, locate
+
+        if (folder := locate(data)) is not None:
+            find_splits(folder)
 
     def train(self, order: TrainOrder) -> Trained | None:
         from spen.tasks.options import accelerator_of, resolve_device

@@ -54,7 +54,7 @@ def examples() -> dict[str, Sentence]:
     """Sentences to begin with, by their text: of the built-in grammar, with gold, then two of plain English."""
     drawn = [make_sentence(_SEED, number, GENRES[number % len(GENRES)]) for number in _NUMBERS]
     path = resources.files("spen.tasks.srl") / "sentences.conllu"
-    written = parse_conllu(path.read_text(encoding="utf-8"), path.name).sentences
+    written = parse_conllu(path.read_text(encoding="utf-8"), path.name)
     return {_title(sentence): sentence for sentence in (*drawn, *written)}
 
 
@@ -66,7 +66,7 @@ def read(conllu: str) -> Sentence:
     """The one sentence of the text; with gold roles where it is an example left as it was."""
     if len(conllu) > MAX_CHARACTERS:
         raise ValueError(f"the text has {len(conllu):,} characters, and one sentence has at most {MAX_CHARACTERS:,}")
-    sentences = parse_conllu(conllu, "pasted text").sentences
+    sentences = parse_conllu(conllu, "pasted text")
     if len(sentences) != 1:
         raise ValueError(f"paste one sentence in CoNLL-U; there are {len(sentences)} in the text")
     (sentence,) = sentences

@@ -1,84 +1,92 @@
-"""CoNLL-U in, sentences out: parsed text whose verbs become predicates without arguments, ready for a model.
+"""CoNLL-U in, sentences out; and parsed sentences of spaCy and of the library conllu.
 
-Multiword tokens (`3-4`) and empty nodes (`5.1`) have no place in the tree and are passed over; both are counted.
+Verbs become predicates without arguments, ready for a model. A file may have props after its ten columns (the verb,
+then a column of brackets for each verb): these are the predicates and their roles then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from spen.tasks.srl.sentences import (
-    ROOT,
-    Argument,
-    BadCorpus,
-    Proposition,
-    Sentence,
-    blocks,
-    check_tree,
-    read_text,
+from spen.tasks.srl.formats.columns import assemble, read_blocks, sentence_text
+from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Sentence, read_text
+
+__all__ = ["as_sentences", "conllu_text", "find_verbs", "parse_conllu", "read_conllu", "with_predicates"]
+
+COLUMNS = ("id", "words", "lemmas", "upos", "tags", "_", "heads", "deprels", "_", "_", "props?")
+PARSE_FIRST = (
+    "this is plain text, and roles need a parse in CoNLL-U: with Stanza, run `pip install spacy_conll[parsers]` and "
+    "`parse-as-conll en stanza --input_file TEXT --output_file TEXT.conllu`; or with UDPipe "
+    "`udpipe --tokenize --tag --parse MODEL.udpipe TEXT > TEXT.conllu`"
 )
 
-__all__ = ["ConlluFile", "conllu_text", "find_verbs", "parse_conllu", "read_conllu", "with_predicates"]
 
-
-@dataclass(frozen=True, slots=True)
-class ConlluFile:
-    """The sentences of a file and how many of its lines are no words of the tree."""
-
-    sentences: tuple[Sentence, ...]
-    multiword_tokens: int
-    empty_nodes: int
-
-
-def read_conllu(path: str | Path, *, predicates: Callable[[Sentence], Collection[int]] | None = None) -> ConlluFile:
-    """A CoNLL-U file, gzipped or not; `predicates` says which tokens are predicates (default: find_verbs)."""
+def read_conllu(path: str | Path, *, predicates: Callable[[Sentence], Collection[int]] | None = None) -> list[Sentence]:
+    """A CoNLL-U file, gzipped or not; `predicates` says which tokens are predicates where it has no props."""
     return parse_conllu(read_text(path), path, predicates=predicates)
 
 
 def parse_conllu(
     text: str, file: str | Path, *, predicates: Callable[[Sentence], Collection[int]] | None = None
-) -> ConlluFile:
-    """CoNLL-U text; `file` is what errors call it."""
-    choose = find_verbs if predicates is None else predicates
-    sentences: list[Sentence] = []
-    multiword = empty = 0
-    for line, lines in blocks(text):
-        sent_id, rows, numbers = "", [], []
-        for number, row in enumerate(lines, line):
-            if row.startswith("#"):
-                key, _, value = row[1:].partition("=")
-                sent_id = value.strip() if key.strip() == "sent_id" else sent_id
-                continue
-            cells = row.split("\t")
-            if len(cells) != 10:
-                raise BadCorpus(file, number, f"{len(cells)} columns where CoNLL-U has 10, apart by tabs")
-            if "-" in cells[0]:
-                multiword += 1
-            elif "." in cells[0]:
-                empty += 1
-            else:
-                rows.append(cells)
-                numbers.append(number)
-        if not rows:
-            raise BadCorpus(file, line, "a sentence without words")
-        sentence = _sentence(rows, numbers, sent_id or str(len(sentences) + 1), file)
-        sentences.append(with_predicates(sentence, choose(sentence)))
-    return ConlluFile(tuple(sentences), multiword, empty)
+) -> list[Sentence]:
+    """CoNLL-U text; `file` is what errors call it. `predicates` is find_verbs by default."""
+    check_tabs(text, file)
+    sentences = []
+    for number, block in enumerate(read_blocks(text, file, COLUMNS, tabs=True), 1):
+        sentence = assemble(block)
+        if not block.sent_id:
+            sentence = replace(sentence, sent_id=str(number))
+        if block.props is None:
+            sentence = with_predicates(sentence, (predicates or find_verbs)(sentence))
+        sentences.append(sentence)
+    return sentences
 
 
-def conllu_text(sentence: Sentence) -> str:
-    """The sentence as CoNLL-U, which has no column for roles: `parse_conllu` reads back all but those."""
-    lines = [f"# sent_id = {sentence.sent_id}"] if sentence.sent_id else []
-    blank = ("_",) * len(sentence)
-    columns = zip(
-        sentence.words, sentence.lemmas or blank, sentence.upos or blank, sentence.xpos or blank, sentence.heads,
-        sentence.deprels, strict=True,
-    )  # fmt: skip
-    for number, (word, lemma, upos, xpos, head, deprel) in enumerate(columns, 1):
-        lines.append("\t".join([str(number), word, lemma, upos, xpos, "_", str(head + 1), deprel, "_", "_"]))
-    return "\n".join(lines) + "\n"
+def check_tabs(text: str, file: str | Path) -> None:
+    """Raise BadCorpus, with how to parse it, for text that has words but no columns."""
+    rows = [line for line in text.split("\n") if line.strip() and not line.startswith("#")]
+    if rows and not any("\t" in row for row in rows):
+        blanks = len(rows[0].split()) >= len(COLUMNS) - 1 and rows[0].split()[0] == "1"
+        raise BadCorpus(file, 1, "columns of CoNLL-U are separated by tabs, not by blanks" if blanks else PARSE_FIRST)
+
+
+def conllu_text(sentence: Sentence, *, props: bool = False) -> str:
+    """The sentence as CoNLL-U, with its roles in further columns if `props`; parse_conllu reads it back."""
+    return sentence_text(sentence, (*COLUMNS[:-1], *(("props",) if props else ())))
+
+
+def as_sentences(parsed: Any) -> list[Sentence]:
+    """Sentences from a spaCy Doc, a TokenList of the library conllu, a Sentence, or any number of these."""
+    if isinstance(parsed, Sentence):
+        return [parsed]
+    if hasattr(parsed, "sents"):
+        return _from_spacy(parsed)
+    if hasattr(parsed, "serialize"):
+        return parse_conllu(parsed.serialize(), "the TokenList")
+    if isinstance(parsed, str | bytes) or not isinstance(parsed, Iterable):
+        kinds = "a spaCy Doc, a conllu.TokenList, a Sentence or a list of them"
+        raise TypeError(f"roles are found in parsed sentences, {kinds}, not in {type(parsed).__name__}: parse it first")
+    return [sentence for one in parsed for sentence in as_sentences(one)]
+
+
+def _from_spacy(doc: Any) -> list[Sentence]:
+    if not doc.has_annotation("DEP"):
+        raise ValueError("the Doc has no dependency parse; make it by a spaCy pipeline with a parser")
+    texts = []
+    for sent in doc.sents:
+        tokens = [token for token in sent if not token.is_space]
+        place = {token.i: number for number, token in enumerate(tokens, 1)}
+        rows = []
+        for token in tokens:
+            root = token.head.i == token.i
+            head, relation = (0, "root") if root else (place.get(token.head.i, "_"), token.dep_)
+            cells = (place[token.i], token.text, token.lemma_, token.pos_, token.tag_, "_", head, relation, "_", "_")
+            rows.append("\t".join(str(cell) or "_" for cell in cells))
+        texts.append("\n".join(rows))
+    return parse_conllu("\n\n".join(texts), "the Doc")
 
 
 # Words and punctuation of the Penn treebank, with what the web treebank adds to them.
@@ -106,29 +114,10 @@ def with_predicates(sentence: Sentence, predicates: Collection[int]) -> Sentence
         if not 0 <= i < len(sentence):
             raise ValueError(f"predicate {i} lies outside the sentence of {len(sentence)} tokens")
     props = tuple(Proposition(i, _sense(sentence, i), (Argument(i, i + 1, "V"),)) for i in sorted(set(predicates)))
-    return Sentence(
-        words=sentence.words, lemmas=sentence.lemmas, upos=sentence.upos, xpos=sentence.xpos, heads=sentence.heads,
-        deprels=sentence.deprels, parse=sentence.parse, propositions=props, sent_id=sentence.sent_id,
-    )  # fmt: skip
+    return replace(sentence, propositions=props)
 
 
 def _sense(sentence: Sentence, i: int) -> str:
     # A props file gives `-` to tokens that are no predicates and blanks to its columns.
     lemma = "".join(sentence.lemmas[i].split()) if sentence.lemmas else ""
     return lemma if lemma not in ("", "-", "_") else "".join(sentence.words[i].lower().split()).replace("-", "_") or "_"
-
-
-def _sentence(rows: list[list[str]], numbers: list[int], sent_id: str, file: str | Path) -> Sentence:
-    heads = []
-    for i, (cells, number) in enumerate(zip(rows, numbers, strict=True)):
-        if cells[0] != str(i + 1):
-            raise BadCorpus(file, number, f"token {cells[0]!r} where token {i + 1} was expected")
-        if not (cells[6].isascii() and cells[6].isdigit()):
-            raise BadCorpus(file, number, f"head {cells[6]!r} is no number; labelling needs a dependency tree")
-        heads.append(int(cells[6]) - 1 if cells[6] != "0" else ROOT)
-    check_tree(heads, file, numbers)
-    columns = list(zip(*rows, strict=True))
-    return Sentence(
-        words=columns[1], lemmas=columns[2], upos=columns[3], xpos=columns[4], heads=tuple(heads),
-        deprels=columns[7], sent_id=sent_id,
-    )  # fmt: skip

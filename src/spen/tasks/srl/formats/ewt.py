@@ -8,24 +8,14 @@ from __future__ import annotations
 
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 
+from spen.tasks.srl.formats.columns import Block, assemble, propositions, read_blocks, sentence_text
 from spen.tasks.srl.formats.conllu import parse_conllu
-from spen.tasks.srl.sentences import (
-    ROOT,
-    BadCorpus,
-    Proposition,
-    Sentence,
-    blocks,
-    check_tree,
-    column_of,
-    parse_column,
-    read_text,
-    write_text,
-)
+from spen.tasks.srl.sentences import BadCorpus, Proposition, Sentence, read_text, write_text
 
 __all__ = [
     "SPLITS",
@@ -43,12 +33,13 @@ __all__ = [
 ]
 
 SPLITS = ("train", "dev", "test")
-_FIXED = 9
+COLUMNS = ("id", "words", "lemmas", "upos", "tags", "heads", "deprels", "syntax", "props")
+_SKELETON = (*("_",) * 5, "syntax", "_", "props")  # a gold_skel file of PropBank
 
 
 def read_tsv(path: str | Path) -> list[Sentence]:
     """Every sentence of a TSV, gzipped or not, as it stands: all predicates, PropBank's labels."""
-    return list(_parse_tsv(read_text(path), path))
+    return [assemble(block) for block in read_blocks(read_text(path), path, COLUMNS, tabs=True)]
 
 
 def write_tsv(path: str | Path, sentences: Iterable[Sentence]) -> None:
@@ -93,79 +84,7 @@ def benchmark(sentence: Sentence) -> Sentence:
 
 def tsv_text(sentences: Iterable[Sentence]) -> str:
     """What write_tsv writes."""
-    return "".join(map(_sentence_text, sentences))
-
-
-def _sentence_text(sentence: Sentence) -> str:
-    n = len(sentence)
-    ordered = sorted(sentence.propositions, key=lambda p: p.predicate)
-    senses = ["-"] * n
-    for proposition in ordered:
-        senses[proposition.predicate] = proposition.sense
-    table = [
-        [str(i) for i in range(1, n + 1)],
-        sentence.words,
-        sentence.lemmas or ["_"] * n,
-        sentence.upos or ["_"] * n,
-        sentence.xpos or ["_"] * n,
-        [str(head + 1) for head in sentence.heads],
-        sentence.deprels,
-        sentence.parse or ["*"] * n,
-        senses,
-        *(column_of(p.pieces, n) for p in ordered),
-    ]
-    rows = [f"# sent_id = {sentence.sent_id}", *("\t".join(row) for row in zip(*table, strict=True))]
-    for number, row in enumerate(rows[1:], 1):
-        if "\n" in row or "\r" in row or row.count("\t") != len(table) - 1:
-            raise ValueError(f"sentence {sentence.sent_id!r}: token {number} has a tab or a line break in a column")
-    return "\n".join(rows) + "\n\n"
-
-
-def _parse_tsv(text: str, file: str | Path) -> Iterator[Sentence]:
-    for line, lines in blocks(text):
-        sent_id = ""
-        while lines and lines[0].startswith("#"):
-            key, _, value = lines[0][1:].partition("=")
-            sent_id = value.strip() if key.strip() == "sent_id" else sent_id
-            lines, line = lines[1:], line + 1
-        if not lines:
-            raise BadCorpus(file, line - 1, "a sentence without words")
-        yield _parse_rows([row.split("\t") for row in lines], sent_id, file, line)
-
-
-def _parse_rows(rows: list[list[str]], sent_id: str, file: str | Path, line: int) -> Sentence:
-    width = len(rows[0])
-    heads = []
-    for i, row in enumerate(rows):
-        if len(row) < _FIXED:
-            raise BadCorpus(file, line + i, f"{len(row)} columns where at least {_FIXED} were expected, apart by tabs")
-        if len(row) != width:
-            raise BadCorpus(file, line + i, f"{len(row)} columns where the sentence began with {width}")
-        if row[0] != str(i + 1):
-            raise BadCorpus(file, line + i, f"token {row[0]!r} where token {i + 1} was expected")
-        if not (row[5].isascii() and row[5].isdigit()):
-            raise BadCorpus(file, line + i, f"head {row[5]!r} is no number")
-        heads.append(int(row[5]) - 1 if row[5] != "0" else ROOT)
-    check_tree(heads, file, range(line, line + len(rows)))
-    columns = list(zip(*rows, strict=True))
-    predicates = [i for i, sense in enumerate(columns[8]) if sense != "-"]
-    if len(predicates) != width - _FIXED:
-        problem = f"{len(predicates)} predicates but {width - _FIXED} columns of arguments"
-        raise BadCorpus(file, line, problem)
-    return Sentence(
-        words=columns[1],
-        lemmas=columns[2],
-        upos=columns[3],
-        xpos=columns[4],
-        heads=tuple(heads),
-        deprels=columns[6],
-        parse=columns[7],
-        propositions=tuple(
-            Proposition(i, columns[8][i], parse_column(columns[_FIXED + k], file, line))
-            for k, i in enumerate(predicates)
-        ),
-        sent_id=sent_id,
-    )
+    return "".join(sentence_text(sentence, COLUMNS) + "\n" for sentence in sentences)
 
 
 # ── the join ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,67 +140,34 @@ def make_ewt(treebank: str | Path, propbank: str | Path) -> EwtJoin:
             tree = f"{genre}/{stem}.conllu"
             if tree not in trees:
                 raise BadCorpus(name, number, f"the treebank has no {tree or document}")
-            parsed = parse_conllu(trees[tree], tree, predicates=lambda _: ()).sentences
+            parsed = parse_conllu(trees[tree], tree, predicates=lambda _: ())
             skeleton = f"{document}.gold_skel"
             if skeleton not in skeletons:
                 reason = f"PropBank has no {skeleton}"
                 dropped += [Dropped(split, sentence.sent_id, reason) for sentence in parsed]
                 continue
-            for sentence, block in _align(parsed, _skeletons(skeletons[skeleton], skeleton)):
+            for sentence, block in _align(parsed, read_blocks(skeletons[skeleton], skeleton, _SKELETON)):
                 if block is None:
                     dropped.append(Dropped(split, sentence.sent_id, f"no sentence of {skeleton} has its length"))
                 else:
-                    found.append(_join(sentence, block, skeleton))
+                    joined = propositions(block)
+                    found.append(replace(sentence, parse=block.columns["syntax"], propositions=joined))
         splits[split] = tuple(found)
     return EwtJoin(splits, tuple(dropped))
 
 
-@dataclass(frozen=True, slots=True)
-class _Skeleton:
-    line: int
-    columns: list[tuple[str, ...]]
-
-    def __len__(self) -> int:
-        return len(self.columns[0])
-
-
-def _skeletons(text: str, file: str) -> list[_Skeleton]:
-    found = []
-    for line, lines in blocks(text):
-        rows = [row.split() for row in lines]
-        for i, row in enumerate(rows):
-            if len(row) < 8 or len(row) != len(rows[0]):
-                wanted = f"where the sentence began with {len(rows[0])}" if len(row) >= 8 else "where 8 or more belong"
-                raise BadCorpus(file, line + i, f"{len(row)} columns {wanted}")
-        found.append(_Skeleton(line, list(zip(*rows, strict=True))))
-    return found
-
-
-def _align(parsed: tuple[Sentence, ...], skeletons: list[_Skeleton]) -> Iterator[tuple[Sentence, _Skeleton | None]]:
+def _align(parsed: Sequence[Sentence], skeletons: Sequence[Block]) -> Iterator[tuple[Sentence, Block | None]]:
     """Pair by position; where one source splits a sentence the other does not, by the longest run of equal lengths."""
-    paired: dict[int, _Skeleton] = {}
+    paired: dict[int, Block] = {}
     if len(parsed) == len(skeletons):
-        paired = {i: b for i, (s, b) in enumerate(zip(parsed, skeletons, strict=True)) if len(s) == len(b)}
+        paired = {i: b for i, (s, b) in enumerate(zip(parsed, skeletons, strict=True)) if len(s) == b.length}
     else:
-        matcher = SequenceMatcher(None, [len(s) for s in parsed], [len(b) for b in skeletons], autojunk=False)
+        matcher = SequenceMatcher(None, [len(s) for s in parsed], [b.length for b in skeletons], autojunk=False)
         for block in matcher.get_matching_blocks():
             for k in range(block.size):
                 paired[block.a + k] = skeletons[block.b + k]
     for i, sentence in enumerate(parsed):
         yield sentence, paired.get(i)
-
-
-def _join(sentence: Sentence, skeleton: _Skeleton, file: str) -> Sentence:
-    parse, senses, brackets = skeleton.columns[5], skeleton.columns[7], skeleton.columns[8:]
-    predicates = [i for i, sense in enumerate(senses) if sense != "-"]
-    if len(predicates) != len(brackets):
-        problem = f"{len(predicates)} predicates but {len(brackets)} columns of arguments"
-        raise BadCorpus(file, skeleton.line, problem)
-    propositions = tuple(
-        Proposition(i, senses[i], parse_column(column, file, skeleton.line))
-        for i, column in zip(predicates, brackets, strict=True)
-    )
-    return replace(sentence, parse=parse, propositions=propositions)
 
 
 def read_source(path: str | Path, under: str, suffix: str) -> dict[str, str]:

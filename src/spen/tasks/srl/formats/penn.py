@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from spen.tasks.srl.constituents import Phrase, dependencies, parse_bits, parse_brackets
+from spen.tasks.srl.constituents import Phrase, parse_bits, parse_brackets
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.sentences import BadCorpus, read_text, write_text
 
@@ -47,7 +47,7 @@ def read_section(ptb_dir: str | Path, section: str) -> Iterator[tuple[Path, int,
 
 
 def make_conll2005(ptb_dir: str | Path, conll_dir: str | Path) -> list[WordsMade]:
-    """Write words/, synt.wsj/ (gold tags and phrases) and dependencies/ beside every props/ below conll_dir.
+    """Write words/ and synt.wsj/ (gold tags and phrases) beside every props/ below conll_dir.
 
     `train.02.props.gz` takes section 02, `devel.24` 24 and `test.wsj` 23; words files that exist are kept, and so are
     the Brown section's, which the shared task ships. Every sentence must have as many words as its props have rows.
@@ -76,7 +76,7 @@ def make_conll2005(ptb_dir: str | Path, conll_dir: str | Path) -> list[WordsMade
 def _write_section(ptb_dir: str | Path, section: str, props: Path, words: Path) -> WordsMade:
     expected = read_props(props)
     trees = list(read_section(ptb_dir, section))
-    texts: dict[str, list[str]] = {"words": [], "synt.wsj": [], "dependencies": []}
+    texts: dict[str, list[str]] = {"words": [], "synt.wsj": []}
     tokens = 0
     for number, (file, line, tree) in enumerate(trees):
         leaves = list(tree.leaves())
@@ -85,18 +85,9 @@ def _write_section(ptb_dir: str | Path, section: str, props: Path, words: Path) 
         if len(leaves) != expected[number].length:
             problem = f"{len(leaves)} words, but sentence {number + 1} of {props.name} has {expected[number].length}"
             raise BadCorpus(file, line, problem)
-        heads, relations = dependencies(tree)
-        bits = parse_bits(tree)
-        # Lemmas are known for predicates alone: props name them.
-        lemmas = [leaf.word.lower() for leaf in leaves]
-        for proposition in expected[number].propositions:
-            lemmas[proposition.predicate] = proposition.sense
         texts["words"] += [leaf.word for leaf in leaves]
-        texts["synt.wsj"] += [f"{leaf.label}\t{bit}" for leaf, bit in zip(leaves, bits, strict=True)]
-        texts["dependencies"] += [
-            f"{lemma}\t{_coarse(leaf.label)}\t{head + 1}\t{relation}"
-            for lemma, leaf, head, relation in zip(lemmas, leaves, heads, relations, strict=True)
-        ]
+        bits = zip(leaves, parse_bits(tree), strict=True)
+        texts["synt.wsj"] += [f"{leaf.label}\t{bit}" for leaf, bit in bits]
         for lines in texts.values():
             lines.append("")
         tokens += len(leaves)
@@ -107,17 +98,3 @@ def _write_section(ptb_dir: str | Path, section: str, props: Path, words: Path) 
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, "\n".join(lines) + "\n")
     return WordsMade(words, section, len(trees), tokens, True)
-
-
-_COARSE = {
-    "NN": "NOUN", "VB": "VERB", "MD": "AUX", "JJ": "ADJ", "RB": "ADV", "IN": "ADP", "DT": "DET", "PR": "PRON",
-    "CC": "CCONJ", "CD": "NUM", "WP": "PRON", "WD": "PRON", "WR": "ADV", "TO": "PART", "PO": "PART", "UH": "INTJ",
-    "RP": "ADP", "EX": "PRON", "PD": "DET",
-}  # fmt: skip
-
-
-def _coarse(tag: str) -> str:
-    """A Universal tag for a Penn tag, well enough for features."""
-    if tag.startswith("NNP"):
-        return "PROPN"
-    return _COARSE.get(tag[:2], "X" if tag[:1].isalpha() else "SYM" if tag in ("$", "#") else "PUNCT")
