@@ -91,7 +91,7 @@ def build(folder: Path) -> None:
         Image.fromarray(depth).save(folder / name)
     (folder / "sentences.conllu").write_text(CONLLU, encoding="utf-8")
     corpus = make_corpus(6, seed=1)
-    for name in ("gold.props.gz", "pred.props"):
+    for name in ("gold.props.gz", "pred.props", "other.props"):
         write_props(folder / name, corpus)
     _label_sets(folder, folder / "data" / "multilabel")
     depth_pairs(folder / "data" / "denoising" / "redkitchen")

@@ -150,8 +150,8 @@ def test_plain_text_is_told_how_to_parse_it() -> None:
         parse_conllu("Ann sold the boat.\nIt sank.\n", "f")
     assert str(error.value) == (
         "f:1: this is plain text, and roles need a parse in CoNLL-U: with Stanza, run "
-        "`pip install spacy_conll[parsers]` and `parse-as-conll en stanza --input_file TEXT --output_file TEXT.conllu`; "
-        "or with UDPipe `udpipe --tokenize --tag --parse MODEL.udpipe TEXT > TEXT.conllu`"
+        "`pip install spacy_conll[parsers]` and `parse-as-conll en stanza --input_file TEXT --output_file "
+        "TEXT.conllu`; or with UDPipe `udpipe --tokenize --tag --parse MODEL.udpipe TEXT > TEXT.conllu`"
     )
     with pytest.raises(BadCorpus, match="f:1: columns of CoNLL-U are separated by tabs, not by blanks"):
         parse_conllu("1 a a X X _ 0 root _ _\n", "f")

@@ -66,7 +66,13 @@ def test_results_and_report(out: Path) -> None:
     assert [len(run["descent"][key]) for key in ("energy", "f1", "violations")] == [11, 11, 11]
     assert run["descent"]["energy"][-1] < run["descent"]["energy"][0]
     assert run["sentences_per_second"] > 0
+    (pair,) = results["pairs"]
+    assert (pair["a"], pair["b"], pair["split"], pair["seeds"]) == ("local", "spen", "test", 1)
+    means = [rows[name, "ad3"]["test"]["mean"] for name in ("local", "spen")]
+    assert pair["difference"] == pytest.approx(means[0] - means[1], abs=1e-3)
+    assert pair["low"] <= pair["difference"] <= pair["high"]
     page = (out / "report.html").read_text()
+    assert f"<td>local − spen</td><td>{pair['difference']:+.2f}</td>" in page
     for text in ("spen + AD³", "<svg", "violations", "80.7", "trained without court"):
         assert text in page
     assert "http" not in page, "the page stands alone"

@@ -17,14 +17,28 @@ if TYPE_CHECKING:
 
 def score(
     gold: Annotated[Path, typer.Argument(help="A props file, gzipped or not.")],
-    predicted: Annotated[Path, typer.Argument(help="The same sentences with predicted propositions.")],
+    predicted: Annotated[
+        list[Path], typer.Argument(help="The same sentences as predicted; several, a seed each, with --compare.")
+    ],
+    compare: Annotated[
+        list[Path] | None, typer.Option(help="Another system's predictions, as many files and in the same order.")
+    ] = None,
+    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of --compare.")] = 10_000,
     as_json: Json = False,
 ) -> None:
-    """The CoNLL-2005 metric on two props files, printed as the official scorer prints it."""
+    """The CoNLL-2005 metric on two props files, printed as the official scorer prints it.
+
+    With --compare: the difference of F1 to another system, its bootstrap interval over sentences, and p.
+    """
+    if compare:
+        _compare(gold, predicted, compare, resamples, as_json)
+        return
+    if len(predicted) > 1:
+        raise ValueError(f"one file is scored at a time, not {len(predicted)}; with --compare two systems are compared")
     with working("scoring"):
         from spen.tasks.srl.score import score_files, score_table
 
-        result = score_files(gold, predicted)
+        result = score_files(gold, predicted[0])
     for warning in result.warnings:
         typer.echo(warning, err=True)
     if as_json:
@@ -33,6 +47,22 @@ def score(
         answer({**counts, "overall": _tally(result.overall), "labels": labels, "warnings": result.warnings})
     else:
         typer.echo(score_table(result), nl=False)
+
+
+def _compare(gold: Path, a: list[Path], b: list[Path], resamples: int, as_json: bool) -> None:
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} files against {len(b)}; give one of each system for every seed, in the same order")
+    with working("comparing"):
+        from spen.tasks.srl.compare import compare, counts_of
+        from spen.tasks.srl.formats.conll2005 import read_props
+
+        truth = read_props(gold)
+        runs = [[counts_of(truth, read_props(path)) for path in files] for files in (a, b)]
+        result = compare(*runs, resamples=resamples)
+    if as_json:
+        answer({**asdict(result), "sentences": len(truth), "resamples": resamples})
+    else:
+        typer.echo(str(result))
 
 
 def _tally(tally: Tally) -> dict[str, Any]:

@@ -39,6 +39,8 @@ def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], runs: P
         "deviation over seeds; in grey the paper's figure on CoNLL-2005 (WSJ dev, WSJ test, Brown), whose corpus is "
         "another one: the order of the systems is what compares.</p>",
         _table(main),
+        "<h2>Differences</h2>",
+        _pairs(summary.get("pairs", [])),
         "<h2>Constraint violations before rounding</h2>",
         '<p class="note">Overlaps and repeated core roles of the plain argmax on dev, mean over seeds.</p>',
         _violations(main),
@@ -54,6 +56,19 @@ def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], runs: P
     body = "\n".join(parts)
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Table 2</title><style>{_STYLE}</style>'
     path.write_text(f"{head}{body}</html>\n", encoding="utf-8")
+
+
+def _pairs(pairs: Sequence[dict[str, Any]]) -> str:
+    if not pairs:
+        return '<p class="note">No two rows have predictions of the same seeds.</p>'
+    about = f"F1 with AD³ on {pairs[0]['split']}, paired over {pairs[0]['seeds']} seeds; intervals by the bootstrap."
+    head = "<tr><th>systems</th><th>difference</th><th>95 % interval</th><th>p</th></tr>"
+    rows = [
+        f"<tr><td>{escape(d['a'])} − {escape(d['b'])}</td><td>{d['difference']:+.2f}</td>"
+        f"<td>{d['low']:+.2f} to {d['high']:+.2f}</td><td>{d['p']:.4f}</td></tr>"
+        for d in pairs
+    ]
+    return f'<p class="note">{about}</p><table>{head}{"".join(rows)}</table>'
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:

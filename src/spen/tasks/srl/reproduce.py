@@ -32,7 +32,7 @@ from spen.tasks.srl.formats.conll2005 import write_props
 from spen.tasks.srl.recipes import ABLATIONS, SrlRecipe, find_recipe
 from spen.tasks.srl.report import write_report
 from spen.tasks.srl.sentences import Props
-from spen.tasks.srl.table import summarise, table_text
+from spen.tasks.srl.table import pairs_of, summarise, table_text
 from spen.tasks.srl.task import changed_row
 from spen.tasks.srl.train import load_system, train
 from spen.tasks.task import Reproduced, ReproduceOrder
@@ -205,9 +205,12 @@ def reproduce(settings: Settings, tell: Callable[[str], None] = print) -> dict[s
     else:
         finished = _one_by_one(settings, pending, corpora, deadline, tell)
     summary = summarise(_all_results(settings.out), _describe(settings))
+    splits, runs = corpora.splits("whole"), settings.out / "runs" / "whole"
+    split = "dev" if settings.dev_only else "test"
+    names = [name for name in dict.fromkeys(row["row"] for row in summary["rows"]) if name not in ABLATIONS]
+    summary["pairs"] = pairs_of(runs, names, splits[split], split)
     write_json(settings.out / "results.json", summary)
-    sentences = corpora.splits("whole")["dev"]
-    write_report(summary, sentences, settings.out / "runs" / "whole", settings.out / "report.html")
+    write_report(summary, splits["dev"], runs, settings.out / "report.html")
     return summary if finished else None
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+from spen.tasks.srl.compare import compare_all, counts_of
+from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.recipes import Figures, find_recipe
+from spen.tasks.srl.sentences import Sentence
 
-__all__ = ["COLUMNS", "LABELS", "rows_of", "summarise", "table_text"]
+__all__ = ["COLUMNS", "LABELS", "pairs_of", "rows_of", "summarise", "table_text"]
 
 COLUMNS = ("dev", "test", "out_of_domain")
 LABELS = {"greedy": "H", "ad3": "AD³", "argmax": "argmax"}
@@ -33,6 +39,19 @@ def rows_of(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 row[key] = _mean([r[key] for r in mine if key in r])
             rows.append(row)
     return rows
+
+
+def pairs_of(runs: Path, names: Sequence[str], sentences: Sequence[Sentence], split: str) -> list[dict[str, Any]]:
+    """F1(a) − F1(b) with AD³ for every two rows that have predictions of the same seeds, with its 95 % interval."""
+    files = {name: sorted(runs.glob(f"{name.replace(':', ',')}-[0-9]*/{split}.props.gz")) for name in names}
+    seeds = {name: [path.parent.name.rpartition("-")[2] for path in found] for name, found in files.items()}
+    most = max((seeds[name] for name in names), key=len, default=[])
+    complete = [name for name in names if most and seeds[name] == most]
+    if len(complete) < 2:
+        return []
+    counts = {name: [counts_of(sentences, read_props(path)) for path in files[name]] for name in complete}
+    pairs = compare_all(counts).items()
+    return [{"a": a, "b": b, "split": split, "seeds": len(most), **asdict(found)} for (a, b), found in pairs]
 
 
 def _column(results: list[dict[str, Any]], column: str, decoder: str) -> tuple[list[float], list[float]]:

@@ -66,7 +66,11 @@ class RoleLabelling(Task):
         Command(
             "score",
             "spen.tasks.srl.commands:score",
-            ("spen score gold.props.gz pred.props", "spen score gold.props.gz pred.props --json"),
+            (
+                "spen score gold.props.gz pred.props",
+                "spen score gold.props.gz pred.props --json",
+                "spen score gold.props.gz pred.props --compare other.props",
+            ),
         ),
     )
     examples = {
