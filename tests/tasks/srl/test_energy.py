@@ -32,11 +32,19 @@ from spen.testing import check_energy
 from tests.tasks.srl.small import prepared, scored
 
 ROLES, CORE = len(prepared().roles), prepared().core
+
+
+def restricted(energy: LabelHistogram) -> LabelHistogram:
+    energy.network.restrict()
+    return energy
+
+
 TERMS: dict[str, Callable[[], Energy]] = {
     "argument_set": lambda: ArgumentSet(5),
     "argument_set_convex": lambda: ArgumentSet(5, convex=True),
     "label_histogram": lambda: LabelHistogram(ROLES, 5),
     "label_histogram_convex": lambda: LabelHistogram(ROLES, 5, convex=True),
+    "label_histogram_restricted_convex": lambda: restricted(LabelHistogram(ROLES, 5, convex=True)),
     "argument_count": lambda: ArgumentCount(5),
     "label_coherence": lambda: LabelCoherence(ROLES),
     "label_coherence_convex": lambda: LabelCoherence(ROLES, convex=True),
@@ -83,7 +91,7 @@ def by_loops(name: str, energy: Energy, y: Tensor, f: Scored, b: int) -> float:
     z = {(p, a): sum(y[b, p, a, 1:].tolist()) for p in predicates(f, b) for a in arcs(f, b, p)}
     nothing = torch.zeros(ROLES - 1, dtype=y.dtype)
     w = {p: sum((y[b, p, a, 1:] for a in arcs(f, b, p)), nothing) for p in predicates(f, b)}
-    kind = name.removesuffix("_convex")
+    kind = name.removesuffix("_convex").removesuffix("_restricted")
     if kind == "argument_set":
         for p in predicates(f, b):
             size = len(arcs(f, b, p)) if convex else sum(z[p, a] for a in arcs(f, b, p)) + SMALL
@@ -162,6 +170,18 @@ def test_convex_along_random_chords(name: str) -> None:
         for t in (0.2, 0.5, 0.8):
             middle = energy(t * y + (1 - t) * other, f)
             assert (middle <= t * ends[0] + (1 - t) * ends[1] + 1e-12).all()
+
+
+def test_restricted_weights_are_not_negative() -> None:
+    """All weights on y are ≥ 0, so more mass of any role never lowers the term."""
+    energy = loud(TERMS["label_histogram_restricted_convex"]())
+    assert energy.network.direct is None
+    assert (energy.network.moving.weight >= 0).all()
+    assert (energy.network.last.weight >= 0).all()
+    y, f = scored()
+    leaf = y.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(energy(leaf, f).sum(), leaf)
+    assert (gradient[..., 1:] >= 0).all()
 
 
 def whole() -> Held:

@@ -66,6 +66,8 @@ def test_results_and_report(out: Path) -> None:
     assert [len(run["descent"][key]) for key in ("energy", "f1", "violations")] == [11, 11, 11]
     assert run["descent"]["energy"][-1] < run["descent"]["energy"][0]
     assert run["sentences_per_second"] > 0
+    assert len(run["rates"]) == 10
+    assert run["rates"] != pytest.approx([0.1] * 10, abs=1e-6), "the rates are learned"
     (pair,) = results["pairs"]
     assert (pair["a"], pair["b"], pair["split"], pair["seeds"]) == ("local", "spen", "test", 1)
     means = [rows[name, "ad3"]["test"]["mean"] for name in ("local", "spen")]

@@ -66,6 +66,9 @@ def test_recipes_carry_the_papers_numbers() -> None:
     assert find_recipe("convex").paper["ad3"].test == 80.3
     spen = find_recipe("spen")
     assert (spen.steps, spen.update, spen.hidden, spen.dropout, spen.terms) == (10, "logits", 50, 0.5, TERMS)
+    assert (find_recipe("spen-no-hinge").violation_weight, find_recipe("spen").violation_weight) == (0.0, 6.0)
+    rates = build(find_recipe("spen-steps-20-rate-0.2"), prepared()).minimizer.rule.rates()
+    torch.testing.assert_close(rates, torch.full((20,), 0.2))
     with pytest.raises(ValueError, match="no recipe is called 'crf'; choose from local, spen"):
         find_recipe("crf")
 
@@ -83,6 +86,7 @@ KNOBS: dict[str, Any] = {
     "hidden": 20,
     "convex": True,
     "constraints": False,
+    "nonnegative": True,
     "constraint_weight": 1.0,
     "entropy": 0.5,
     "attention": True,

@@ -15,7 +15,6 @@ import spen
 from spen.builders import Origin
 from spen.domains import Simplex
 from spen.energies import Energy, EntropySmoothed, Linear, Sum
-from spen.gradients import Written
 from spen.objectives import EndToEnd, StructuredHinge
 from spen.protocols import Objective
 from spen.rules import GradientDescent
@@ -29,6 +28,7 @@ from spen.tasks.srl.energy import (
     Held,
     LabelCoherence,
     LabelHistogram,
+    Network,
     TopicalCoherence,
     overlap_constraint,
     repeat_constraint,
@@ -37,6 +37,7 @@ from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.local import ArcInit, ArcScorer, WordTable
 from spen.tasks.srl.metrics import ConstrainedLoss, RoleF1, arc_cost, arc_log_loss
 from spen.tasks.srl.recipes import SrlRecipe
+from spen.tasks.srl.strategy import strategy_for
 from spen.tasks.srl.structured import ConstrainedLogLoss
 from spen.training import Stage, clamped, pretrain
 
@@ -53,7 +54,7 @@ def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
         words = features.words.dimensions
         energy = build_energy(recipe, roles=len(data.roles), core=data.core, words=words, arc=width)
         rule = GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
-        minimizer = spen.Minimizer(Simplex(recipe.update), rule, Written())
+        minimizer = spen.Minimizer(Simplex(recipe.update), rule, strategy_for(data.device.type))
         model = spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
     model.origin = Origin("srl", partial(_settings, recipe, data.name, data.space, data.rules, words))
     return model
@@ -132,6 +133,9 @@ def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words:
         weight = recipe.constraint_weight
         parts |= {"overlap": overlap_constraint(weight=weight), "repeat": repeat_constraint(core, weight=weight)}
     total: nn.Module = Sum(**parts)
+    if recipe.nonnegative:
+        for network in [module for module in total.modules() if isinstance(module, Network)]:
+            network.restrict()
     return Held(EntropySmoothed(total, recipe.entropy) if recipe.entropy else total)
 
 

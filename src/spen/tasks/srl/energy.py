@@ -86,7 +86,7 @@ class Network(nn.Module):
         self, moving: int, context: int, *, hidden: int = 50, temperature: float = 2.0, convex: bool = False
     ) -> None:
         super().__init__()
-        self.moving = nn.Linear(moving, hidden)
+        self.moving: nn.Linear | NonNegativeAffine = nn.Linear(moving, hidden)
         self.context = nn.Linear(context, hidden, bias=False) if context else None
         self.bend = Softplus(temperature)
         self.last: nn.Module
@@ -107,6 +107,22 @@ class Network(nn.Module):
         if self.direct is not None:
             value = value + self.direct(u)
         return value.squeeze(-1)
+
+    def restrict(self) -> None:
+        """Keep the weights on u ≥ 0 as well: the energy of an input-convex network without its linear term."""
+        self.moving, self.direct = NonNegativeAffine(self.moving.in_features, self.moving.out_features), None
+
+
+class NonNegativeAffine(NonNegativeLinear):
+    """W u + b with W ≥ 0."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs)
+        self.in_features, self.out_features = inputs, outputs
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, z: Tensor) -> Tensor:
+        return super().forward(z) + self.bias
 
 
 class ArgumentSet(Energy):

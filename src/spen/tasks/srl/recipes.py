@@ -45,6 +45,7 @@ class SrlRecipe:
     terms: tuple[str, ...] = TERMS
     hidden: int = 50
     convex: bool = False
+    nonnegative: bool = False  # with convex: all weights on y are ≥ 0, not only those after the softplus
     constraints: bool = True
     constraint_weight: float = 3.0
     entropy: float = 1.0
@@ -97,7 +98,8 @@ LOCAL = SrlRecipe(
 )
 SPEN = SrlRecipe(
     name="spen",
-    about="Local energy, five global terms and soft constraints, trained end to end.",
+    # The paper's loss has no hinge; spen-no-hinge is without it.
+    about="Local energy, five global terms and soft constraints, trained end to end with a hinge on violations.",
     paper={"greedy": Figures(79.0, 80.7, 69.3), "ad3": Figures(79.0, 80.7, 69.4)},
     # A constraint pushes with at most its weight: 10 holds what the scores favour by less than that, and a smaller
     # rate keeps the descent from swinging. Left violations: a thirtieth of Local's, against a ninth with weight 6.
@@ -172,6 +174,9 @@ ABLATIONS: dict[str, SrlRecipe] = {
         ),
         _ablation("no-global", "The SPEN with constraints alone.", terms=()),
         _ablation("no-constraints", "No soft constraints, nor their hinge.", constraints=False, violation_weight=0.0),
+        _ablation("no-hinge", "The loss of the paper: no hinge on violated constraints.", violation_weight=0.0),
+        _ablation("nonnegative", "The convex SPEN with all weights on y ≥ 0.", convex=True, nonnegative=True),
+        _ablation("steps-20-rate-0.2", "The SPEN with T = 20 and rates that start at 0.2.", steps=20, rate=0.2),
         _ablation("no-entropy", "The SPEN without entropy smoothing.", entropy=0.0),
         _ablation("through-logits", "The gradient taken through the softmax.", update="through_logits"),
         _ablation("mirror", "Entropic mirror descent.", update="mirror"),

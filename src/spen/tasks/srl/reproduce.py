@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from spen.rules import GradientDescent
 from spen.storage import noted, write_json
 from spen.tasks.options import accelerator_of, resolve_device
 from spen.tasks.srl.corpora import Prepared, Splits, open_corpus, prepare, without_genre
@@ -185,6 +186,9 @@ def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -
         write_props(job.folder(settings.out) / f"{split}.props.gz", found["ad3"])
     if not plain:
         course = follow(model, data, "dev")
+        rule = model.minimizer.rule
+        assert isinstance(rule, GradientDescent)
+        result["rates"] = rule.rates().tolist()
         result["descent"] = {"energy": course.energy, "f1": course.f1, "violations": course.violations}
     result["sentences_per_second"] = throughput(model, data, "dev", repeats=2, feedforward=plain)
     result["device"] = torch.cuda.get_device_name() if torch.device(settings.device).type == "cuda" else "cpu"
