@@ -13,11 +13,11 @@ from spen.tasks.srl.formats.ewt import (
     benchmark,
     conll_role,
     make_ewt,
-    read_ewt,
     read_tsv,
     tsv_text,
     write_tsv,
 )
+from spen.tasks.srl.formats.folder import read_splits
 from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Sentence
 
@@ -81,9 +81,7 @@ def test_the_benchmark_takes_verbs(tmp_path: Path) -> None:
     assert [(p.predicate, [a.role for a in p.arguments]) for p in kept] == [(2, ["A0"]), (3, [])]
     for split in ("train", "dev", "test"):
         write_tsv(tmp_path / f"ewt-srl.{split}.tsv.gz", [sentence])
-    assert read_ewt(tmp_path, "dev") == [benchmark(sentence)]
-    with pytest.raises(ValueError, match="EWT has no split 'devel'; choose from train, dev, test"):
-        read_ewt(tmp_path, "devel")
+    assert read_splits(tmp_path)["dev"] == [benchmark(sentence)]
 
 
 NAMES = "id, words, lemmas, upos, tags, heads, deprels, syntax, props"

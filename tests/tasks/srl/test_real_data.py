@@ -12,9 +12,10 @@ from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.constituents import dependencies, parse_bits, parse_brackets
 from spen.tasks.srl.download import check_ewt, find_archives
 from spen.tasks.srl.formats.conll2005 import props_text, read_props
-from spen.tasks.srl.formats.ewt import SPLITS, make_ewt, read_ewt, read_tsv, tsv_text
+from spen.tasks.srl.formats.ewt import SPLITS, make_ewt, read_tsv, tsv_text
+from spen.tasks.srl.formats.folder import read_splits
 from spen.tasks.srl.score import score_files, score_table
-from spen.tasks.srl.sentences import Sentence, check_tree, count, is_core
+from spen.tasks.srl.sentences import Sentence, check_tree, find_roles, is_core
 from spen.tasks.srl.vectors import read_vectors
 
 from .small import count_candidates
@@ -30,7 +31,7 @@ def need(*parts: str) -> Path:
 @pytest.fixture(scope="module")
 def ewt() -> dict[str, list[Sentence]]:
     folder = need("srl", "ewt")
-    return {split: read_ewt(folder, split) for split in SPLITS}
+    return {split: list(sentences) for split, sentences in read_splits(folder).items()}
 
 
 def test_the_official_table_to_the_byte() -> None:
@@ -60,11 +61,11 @@ def test_the_tsv_round_trips_to_the_byte() -> None:
 
 
 def test_the_benchmark_s_counts(ewt: dict[str, list[Sentence]]) -> None:
-    counts = [count(ewt[split]) for split in SPLITS]
-    assert [c.sentences for c in counts] == [12_526, 1_968, 2_058]
-    assert [c.predicates for c in counts] == [26_569, 3_237, 3_115]
-    assert [c.arguments for c in counts] == [67_497, 7_878, 7_659]
-    assert counts[0].roles == 53
+    propositions = [[p for s in ewt[split] for p in s.propositions] for split in SPLITS]
+    assert [len(ewt[split]) for split in SPLITS] == [12_526, 1_968, 2_058]
+    assert [len(found) for found in propositions] == [26_569, 3_237, 3_115]
+    assert [sum(len(p.arguments) for p in found) for found in propositions] == [67_497, 7_878, 7_659]
+    assert len(find_roles(ewt["train"])) == 54
     assert {s.genre for s in ewt["train"]} == {"weblog", "email", "newsgroup", "answers", "reviews"}
     for sentence in ewt["dev"]:
         for proposition in sentence.propositions:

@@ -12,13 +12,11 @@ from hypothesis import strategies as st
 from spen.tasks.srl.sentences import (
     Argument,
     BadCorpus,
-    Counts,
     Proposition,
     Props,
     Sentence,
     check_tree,
     column_of,
-    count,
     find_roles,
     is_core,
     parse_column,
@@ -111,14 +109,12 @@ def test_columns_of_a_sentence_have_one_length() -> None:
         Sentence(words=("a", "b"), lemmas=("a",), sent_id="x-1")
 
 
-def test_counts_roles_and_small_properties() -> None:
+def test_roles_and_small_properties() -> None:
     proposition = Proposition(1, "go", (Argument(0, 1, "A0"), Argument(1, 3, "V"), Argument(3, 4, "C-A0")))
     sentence = Sentence(words=("a", "b", "c", "d"), propositions=(proposition,), sent_id="email-3")
     assert sentence.genre == "email"
     assert len(sentence) == 4
     assert proposition.verb == (1, 3)
     assert Proposition(2, "x").verb == (2, 3)
-    assert count([sentence, sentence.props]) == Counts(2, 8, 2, 4, 2)
-    assert str(count([sentence])) == "1 sentences, 4 tokens, 1 predicates, 2 arguments, 2 roles"
     assert find_roles([sentence, Props(3)]) == ("O", "A0", "C-A0")
     assert [is_core(r) for r in ("A0", "AA", "ARG1", "AM-TMP", "R-A0", "C-A0", "O")] == [True] * 3 + [False] * 4

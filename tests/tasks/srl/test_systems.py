@@ -14,8 +14,9 @@ import torch
 
 from spen.tasks.srl.arcs import ArcSource
 from spen.tasks.srl.build import _principal, build, stages
+from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.recipes import ABLATIONS, RECIPES, TERMS, SrlRecipe, find_recipe
-from spen.tasks.srl.train import load_system, recipe_of, train
+from spen.tasks.srl.train import train
 from tests.tasks.srl.small import batch, prepared
 
 
@@ -75,10 +76,8 @@ def test_recipes_carry_the_papers_numbers() -> None:
 
 def test_a_recipe_survives_its_description() -> None:
     for recipe in (RECIPES | ABLATIONS).values():
-        held = json.loads(json.dumps({"task": "srl", "data": "x", **recipe.describe()}))
-        assert replace(recipe_of(held), paper=recipe.paper) == recipe
-    with pytest.raises(ValueError, match="the run is of task 'denoising'"):
-        recipe_of({"task": "denoising"})
+        held = json.loads(json.dumps(recipe.describe()))
+        assert replace(SrlRecipe.from_description(held), paper=recipe.paper) == recipe
 
 
 KNOBS: dict[str, Any] = {
@@ -167,10 +166,10 @@ def test_a_base_run_is_taken_over_and_a_run_can_be_opened(tmp_path: Path, monkey
     assert model is not None
     stages_run = [json.loads(line)["stage"] for line in (tmp_path / "spen" / "metrics.jsonl").read_text().splitlines()]
     assert stages_run == ["clamped", "joint"]
-    recipe, again = load_system(tmp_path / "spen", data)
-    assert replace(recipe, paper=spen.paper) == spen
+    opened = Labeller.open(tmp_path / "spen")
+    assert replace(opened.recipe, paper=spen.paper) == spen
     x, _ = batch()
-    assert torch.allclose(again(x).output, model.eval()(x).output)
+    assert torch.allclose(opened.model(x).output, model.eval()(x).output)
     with pytest.raises(ValueError, match="the base run has another F\\(x\\) than wrong"):
         train(replace(spen, encoder="contextual"), data, tmp_path / "wrong", base=tmp_path / "local")
 
@@ -186,7 +185,7 @@ def test_a_recipe_can_be_changed_by_name() -> None:
     assert found.terms == ("argument_set", "label_coherence")
     assert found.paper == {}
     assert find_recipe("spen:base=local+dropout=0.3").base == "local:dropout=0.3"
-    assert recipe_of({"task": "srl", **json.loads(json.dumps(found.describe()))}) == found
+    assert SrlRecipe.from_description(json.loads(json.dumps(found.describe()))) == found
     for name, problem in (
         ("spen:speed=3", "recipe spen has no option 'speed'; it has templates"),
         ("spen:steps", "'steps' does not read as key=value"),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,9 +17,8 @@ from spen.objectives import EndToEnd, StructuredHinge
 from spen.protocols import Objective
 from spen.rules import GradientDescent
 from spen.tasks.srl.arcs import ArcSource
-from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.contextual import ArcAttention, SentenceEncoder
-from spen.tasks.srl.corpora import Prepared, rules_from_json, rules_to_json
+from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.energy import (
     ArgumentCount,
     ArgumentSet,
@@ -33,7 +30,6 @@ from spen.tasks.srl.energy import (
     overlap_constraint,
     repeat_constraint,
 )
-from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.local import ArcInit, ArcScorer, WordTable
 from spen.tasks.srl.metrics import ConstrainedLoss, RoleF1, arc_cost, arc_log_loss
 from spen.tasks.srl.recipes import SrlRecipe
@@ -56,22 +52,13 @@ def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
         rule = GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
         minimizer = spen.Minimizer(Simplex(recipe.update), rule, strategy_for(data.device.type))
         model = spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
-    model.origin = Origin("srl", partial(_settings, recipe, data.name, data.space, data.rules, words))
+    model.origin = Origin("srl", lambda: {"recipe": recipe.describe(), **data.settings(words)})
     return model
 
 
-def rebuild(recipe: dict[str, Any], data: str, space: dict[str, Any], rules: Any, dimensions: int) -> spen.SPEN:
+def rebuild(recipe: dict[str, Any], **settings: Any) -> spen.SPEN:
     """The model of a recipe, from what a saved model's config.json says of it; `Labeller` reads text with the rest."""
-    known = FeatureSpace.from_json(json.dumps(space))
-    prepared = Prepared(data, rules_from_json(json.dumps(rules)), known, {}, None, dimensions=dimensions)
-    return build(SrlRecipe.from_description(recipe), prepared)
-
-
-def _settings(
-    recipe: SrlRecipe, data: str, space: FeatureSpace, rules: CandidateRules, dimensions: int
-) -> dict[str, Any]:
-    held = {"space": json.loads(space.to_json()), "rules": json.loads(rules_to_json(rules))}
-    return {"recipe": recipe.describe(), "data": data, **held, "dimensions": dimensions}
+    return build(SrlRecipe.from_description(recipe), Prepared.from_settings(**settings))
 
 
 def build_features(recipe: SrlRecipe, data: Prepared) -> tuple[ArcScorer, int]:

@@ -184,6 +184,15 @@ class CandidateRules:
         kept = (p for p, n in right.items() if n >= max(min_count, 1) and n >= min_rate * tried[p])
         return cls(frozenset(kept))
 
+    def to_list(self) -> list[str] | None:
+        """The paths in order, as JSON can hold them; None where all are allowed."""
+        return None if self.paths is None else sorted(self.paths)
+
+    @classmethod
+    def from_list(cls, paths: Iterable[str] | None) -> CandidateRules:
+        """The inverse of to_list."""
+        return cls(None if paths is None else frozenset(paths))
+
     def __call__(self, sentence: Sentence) -> list[list[Candidate]]:
         """The candidates of each proposition of the sentence, sorted by span."""
         if not sentence.propositions:

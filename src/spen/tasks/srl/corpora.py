@@ -8,14 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from spen.storage import write_whole
+from spen.storage import replacing
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.encoding import Encoded, encode
@@ -40,7 +42,7 @@ APPENDIX_TEMPLATES = tuple(name for name in SIMPLE_TEMPLATES if name != "p.frame
 so is p.frame: the whole list of a verb's dependents in one value is a conjunction in all but its name."""
 
 TEMPLATE_SETS: Mapping[str, tuple[str, ...]] = {"appendix": APPENDIX_TEMPLATES, "all": TEMPLATES}
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass
@@ -60,6 +62,24 @@ class Prepared:
     def corpora(self) -> dict[str, ArcCorpus]:
         """The encoded splits on the device."""
         return {name: ArcCorpus(encoded, self.device) for name, encoded in self.encoded.items()}
+
+    @classmethod
+    def from_settings(
+        cls,
+        data: str,
+        space: dict[str, Any],
+        rules: list[str] | None,
+        dimensions: int,
+        device: torch.device | str = "cpu",
+    ) -> Prepared:
+        """What a saved model knows of its data: enough to encode other sentences."""
+        known, place = FeatureSpace.from_dict(space), torch.device(device)
+        return cls(data, CandidateRules.from_list(rules), known, {}, None, device=place, dimensions=dimensions)
+
+    def settings(self, dimensions: int) -> dict[str, Any]:
+        """The inverse of from_settings."""
+        space, rules = self.space.to_dict(), self.rules.to_list()
+        return {"data": self.name, "space": space, "rules": rules, "dimensions": dimensions}
 
     def sentences(self, split: str) -> Sequence[Sentence]:
         """The sentences of a split, gold included."""
@@ -125,21 +145,18 @@ def prepare(
     if templates not in TEMPLATE_SETS:
         raise ValueError(f"no template set is called {templates!r}; choose from {', '.join(TEMPLATE_SETS)}")
     words = read_vectors(vectors) if vectors is not None else None
-    folder = (
-        None
-        if cache is None
-        else Path(cache) / f"srl-{Path(name).name}-{templates}-{_digest(splits, templates, words)}"
-    )
-    if folder is not None and (folder / "ready").is_file():
-        rules, space, encoded = _load(folder, list(splits))
+    file = f"srl-{Path(name).name}-{templates}-{_digest(splits, templates, words)}.npz"
+    path = None if cache is None else Path(cache) / file
+    if path is not None and path.is_file():
+        rules, space, encoded = _load(path, list(splits))
     else:
         train = splits["train"]
         rules = CandidateRules.fit(train)
         extra = words.words if words is not None else ()
         space = FeatureSpace.fit(train, rules, templates=TEMPLATE_SETS[templates], extra_words=extra)
         encoded = {split: encode(sentences, rules, space) for split, sentences in splits.items()}
-        if folder is not None:
-            _save(folder, rules, space, encoded)
+        if path is not None:
+            _save(path, rules, space, encoded)
     return Prepared(name, rules, space, encoded, words, splits, torch.device(device))
 
 
@@ -152,26 +169,16 @@ def _digest(splits: Splits, templates: str, words: WordVectors | None) -> str:
     return digest.hexdigest()[:16]
 
 
-def _save(folder: Path, rules: CandidateRules, space: FeatureSpace, encoded: Mapping[str, Encoded]) -> None:
-    for split, arrays in encoded.items():
-        arrays.save(folder / f"{split}.npz")
-    write_whole(folder / "space.json", space.to_json())
-    write_whole(folder / "rules.json", rules_to_json(rules))
-    (folder / "ready").touch()
+def _save(path: Path, rules: CandidateRules, space: FeatureSpace, encoded: Mapping[str, Encoded]) -> None:
+    text = json.dumps({"rules": rules.to_list(), "space": space.to_dict()}).encode()
+    arrays: dict[str, Any] = {f"{split}.{name}": a for split, e in encoded.items() for name, a in vars(e).items()}
+    with replacing(path) as temporary:
+        np.savez_compressed(temporary, text=np.frombuffer(text, np.uint8), **arrays)
 
 
-def _load(folder: Path, splits: Sequence[str]) -> tuple[CandidateRules, FeatureSpace, dict[str, Encoded]]:
-    space = FeatureSpace.from_json((folder / "space.json").read_text(encoding="utf-8"))
-    rules = rules_from_json((folder / "rules.json").read_text(encoding="utf-8"))
-    return rules, space, {split: Encoded.load(folder / f"{split}.npz") for split in splits}
-
-
-def rules_to_json(rules: CandidateRules) -> str:
-    """The kept paths; null where all are."""
-    return json.dumps(None if rules.paths is None else sorted(rules.paths), ensure_ascii=False)
-
-
-def rules_from_json(text: str) -> CandidateRules:
-    """The inverse of rules_to_json."""
-    paths = json.loads(text)
-    return CandidateRules(None if paths is None else frozenset(paths))
+def _load(path: Path, splits: Sequence[str]) -> tuple[CandidateRules, FeatureSpace, dict[str, Encoded]]:
+    with np.load(path, allow_pickle=False) as archive:
+        text = json.loads(archive["text"].tobytes())
+        names = [f.name for f in fields(Encoded)]
+        encoded = {split: Encoded(**{name: archive[f"{split}.{name}"] for name in names}) for split in splits}
+    return CandidateRules.from_list(text["rules"]), FeatureSpace.from_dict(text["space"]), encoded

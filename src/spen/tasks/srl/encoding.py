@@ -7,14 +7,12 @@ to one of them and carries the arc's features and its gold role. Encoded corpora
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spen.storage import replacing
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.features import SLOTS, WORD_SLOTS, FeatureSpace, arc_features
 from spen.tasks.srl.sentences import Argument, Proposition, Props, Sentence
@@ -45,18 +43,6 @@ class Encoded:
 
     def __len__(self) -> int:
         return len(self.token_offsets) - 1
-
-    def save(self, path: Path) -> None:
-        """A compressed npz, written whole or not at all."""
-        arrays: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        with replacing(path) as temporary:
-            np.savez_compressed(temporary, **arrays)
-
-    @classmethod
-    def load(cls, path: Path) -> Encoded:
-        """The inverse of save."""
-        with np.load(path, allow_pickle=False) as archive:
-            return cls(**{f.name: archive[f.name] for f in fields(cls)})
 
 
 def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureSpace) -> Encoded:

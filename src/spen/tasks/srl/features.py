@@ -7,11 +7,10 @@ vocabulary, kept apart because their embeddings start from pretrained vectors. I
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
 from spen.tasks.srl.candidates import Candidate, CandidateRules, Tree
 from spen.tasks.srl.sentences import EMPTY, ROOT, Sentence, find_roles, is_core
@@ -273,24 +272,15 @@ class FeatureSpace:
             at += len(values)
         return [tables[template] for template in _SLOT_TEMPLATE]
 
-    def to_json(self) -> str:
-        """Everything needed to encode again, as JSON."""
-        names = ("roles", "words", "tags", "upos", "deprels", "features")
-        return json.dumps({name: getattr(self, name) for name in names}, ensure_ascii=False)
+    def to_dict(self) -> dict[str, Any]:
+        """Everything needed to encode again, as JSON can hold it."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.compare}
 
     @classmethod
-    def from_json(cls, text: str) -> FeatureSpace:
-        """The inverse of to_json."""
-        data = json.loads(text)
+    def from_dict(cls, data: Mapping[str, Any]) -> FeatureSpace:
+        """The inverse of to_dict."""
         if len(data["features"]) != len(TEMPLATES) or data["roles"][0] != EMPTY:
-            raise ValueError(
-                f"the feature space has {len(data['features'])} templates, not {len(TEMPLATES)}; fit it again"
-            )
-        return cls(
-            roles=tuple(data["roles"]),
-            words=tuple(data["words"]),
-            tags=tuple(data["tags"]),
-            upos=tuple(data["upos"]),
-            deprels=tuple(data["deprels"]),
-            features=tuple(tuple(values) for values in data["features"]),
-        )
+            found = len(data["features"])
+            raise ValueError(f"the feature space has {found} templates, not {len(TEMPLATES)}; fit it again")
+        plain: dict[str, Any] = {name: tuple(values) for name, values in data.items()}
+        return cls(**plain | {"features": tuple(tuple(values) for values in data["features"])})

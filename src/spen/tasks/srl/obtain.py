@@ -46,7 +46,7 @@ def make_conll2005(
     from spen.tasks.srl.formats.penn import make_conll2005
 
     made = make_conll2005(ptb, source)
-    return {"folder": source, "unit": "sentences", "sizes": {m.file.name: m.sentences for m in made}}
+    return {"folder": source, "unit": "sentences", "sizes": {file.name: count for file, count in made.items()}}
 
 
 def _downloads() -> Path:

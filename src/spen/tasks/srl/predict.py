@@ -15,11 +15,10 @@ from spen.models import SavedModel, find_model
 from spen.pretrained import complete, fitting
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.build import build
-from spen.tasks.srl.corpora import Prepared, rules_from_json
+from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.decoding import Decoder
 from spen.tasks.srl.encoding import encode
 from spen.tasks.srl.evaluate import label_sentences
-from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.formats.conll2005 import props_text
 from spen.tasks.srl.formats.conllu import as_sentences
 from spen.tasks.srl.recipes import SrlRecipe
@@ -51,15 +50,8 @@ class Labeller:
             raise ValueError(f"{saved.name} is a model of the task {saved.task!r}, not of role labelling")
         with complete(saved.folder):
             recipe = SrlRecipe.from_description(saved.settings["recipe"])
-            data = Prepared(
-                name=saved.settings["data"],
-                rules=rules_from_json(json.dumps(saved.settings["rules"])),
-                space=FeatureSpace.from_json(json.dumps(saved.settings["space"])),
-                encoded={},
-                word_vectors=None,
-                device=torch.device(device),
-                dimensions=saved.settings["dimensions"],
-            )
+            names = ("data", "space", "rules", "dimensions")
+            data = Prepared.from_settings(**{name: saved.settings[name] for name in names}, device=device)
         built = build(recipe, data)
         with fitting(saved.folder):
             built.load_state_dict(saved.weights())
@@ -77,15 +69,8 @@ class Labeller:
         """
         sentences = as_sentences(parsed)
         corpus = ArcCorpus(encode(sentences, self.data.rules, self.data.space), self.data.device)
-        return label_sentences(
-            self.model,
-            corpus,
-            sentences,
-            self.data.roles,
-            self.data.core,
-            decoder=decoder,
-            feedforward=self.feedforward,
-        )
+        found, _ = label_sentences(self.model, corpus, sentences, self.data, (decoder,), feedforward=self.feedforward)
+        return found[decoder]
 
 
 def render(sentences: Sequence[Sentence], found: Sequence[Props], style: Format = "props") -> str:

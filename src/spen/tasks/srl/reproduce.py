@@ -30,12 +30,12 @@ from spen.tasks.srl.corpora import Prepared, Splits, open_corpus, prepare, witho
 from spen.tasks.srl.decoding import Decoder
 from spen.tasks.srl.evaluate import evaluate, follow, throughput
 from spen.tasks.srl.formats.conll2005 import write_props
+from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.recipes import ABLATIONS, SrlRecipe, find_recipe
 from spen.tasks.srl.report import write_report
-from spen.tasks.srl.sentences import Props
 from spen.tasks.srl.table import pairs_of, summarise, table_text
 from spen.tasks.srl.task import changed_row
-from spen.tasks.srl.train import load_system, train
+from spen.tasks.srl.train import train
 from spen.tasks.task import Reproduced, ReproduceOrder
 from spen.training import Run
 
@@ -175,21 +175,19 @@ def run_job(job: Job, settings: Settings, corpora: Corpora, seconds: float | Non
 
 def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -> dict[str, Any]:
     """dev and test figures, the course of the descent on dev, and speed."""
-    recipe, model = load_system(job.folder(settings.out), data)
-    plain = recipe.objective in ("local", "structured")
+    labeller = Labeller.open(job.folder(settings.out), device=settings.device)
+    model, plain = labeller.model, labeller.feedforward
     decoders: tuple[Decoder, ...] = ("argmax", "greedy", "ad3")
     result: dict[str, Any] = {"row": job.row, "seed": job.seed, "corpus": job.corpus, "train_seconds": seconds}
     for split in ("dev",) if settings.dev_only else ("dev", "test"):
-        found: dict[Decoder, list[Props]] = {}
-        figures = evaluate(model, data, split, decoders=decoders, feedforward=plain, found=found)
+        figures = evaluate(model, data, split, decoders=decoders, feedforward=plain)
         result[split] = figures.as_dict()
-        write_props(job.folder(settings.out) / f"{split}.props.gz", found["ad3"])
+        write_props(job.folder(settings.out) / f"{split}.props.gz", figures.props["ad3"])
     if not plain:
-        course = follow(model, data, "dev")
         rule = model.minimizer.rule
         assert isinstance(rule, GradientDescent)
         result["rates"] = rule.rates().tolist()
-        result["descent"] = {"energy": course.energy, "f1": course.f1, "violations": course.violations}
+        result["descent"] = follow(model, data, "dev")
     result["sentences_per_second"] = throughput(model, data, "dev", repeats=2, feedforward=plain)
     result["device"] = torch.cuda.get_device_name() if torch.device(settings.device).type == "cuda" else "cpu"
     return result

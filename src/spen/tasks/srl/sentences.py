@@ -15,16 +15,16 @@ __all__ = [
     "EMPTY",
     "Argument",
     "BadCorpus",
-    "Counts",
     "Proposition",
     "Props",
     "Sentence",
     "check_tree",
     "column_of",
-    "count",
+    "decode_text",
     "find_roles",
     "is_core",
     "parse_column",
+    "read_bytes",
     "read_text",
     "write_text",
 ]
@@ -121,38 +121,6 @@ class Sentence:
         return Props(len(self), self.propositions)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How much was read."""
-
-    sentences: int
-    tokens: int
-    predicates: int
-    arguments: int
-    roles: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.sentences:,} sentences, {self.tokens:,} tokens, {self.predicates:,} predicates, "
-            f"{self.arguments:,} arguments, {self.roles} roles"
-        )
-
-
-def count(sentences: Iterable[Sentence | Props]) -> Counts:
-    """Sentences, tokens, predicates, arguments (pieces, without V) and distinct roles."""
-    n = tokens = predicates = arguments = 0
-    roles: set[str] = set()
-    for sentence in sentences:
-        n += 1
-        tokens += sentence.length if isinstance(sentence, Props) else len(sentence)
-        for proposition in sentence.propositions:
-            predicates += 1
-            found = proposition.arguments
-            arguments += len(found)
-            roles.update(argument.role for argument in found)
-    return Counts(n, tokens, predicates, arguments, len(roles))
-
-
 def find_roles(sentences: Iterable[Sentence | Props]) -> tuple[str, ...]:
     """Every role that occurs, sorted, behind the empty label at index 0."""
     found = {a.role for s in sentences for p in s.propositions for a in p.arguments}
@@ -224,24 +192,33 @@ def column_of(pieces: Iterable[Argument], length: int) -> list[str]:
     return [f"{a}*{b}" for a, b in zip(opened, closed, strict=True)]
 
 
-def read_text(path: str | Path) -> str:
-    """UTF-8 text of a file, gzipped or not (told by its first two bytes, so the name does not matter)."""
+def read_bytes(path: str | Path) -> bytes:
+    """The bytes of a file, unpacked where its first two say that it is gzipped."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise BadCorpus(path, 0, f"the file cannot be read ({error.strerror}); check the path") from error
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
-            raise BadCorpus(path, 0, "the gzipped file is damaged or cut short; fetch it again") from error
+    if data[:2] != b"\x1f\x8b":
+        return data
     try:
-        text = data.decode("utf-8")
+        return gzip.decompress(data)
+    except (OSError, EOFError) as error:
+        raise BadCorpus(path, 0, "the gzipped file is damaged or cut short; fetch it again") from error
+
+
+def read_text(path: str | Path) -> str:
+    """UTF-8 text of a file, gzipped or not."""
+    return decode_text(read_bytes(path), path).removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def decode_text(data: bytes, file: str | Path) -> str:
+    """UTF-8 text; an error names the line of the first byte that is none."""
+    try:
+        return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        message = f"byte {data[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
-        raise BadCorpus(path, line, message) from error
-    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+        problem = f"byte {data[error.start]:#04x} is not UTF-8; convert the file to UTF-8"
+        raise BadCorpus(file, line, problem) from error
 
 
 def write_text(path: str | Path, text: str) -> None:

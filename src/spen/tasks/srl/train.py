@@ -1,9 +1,8 @@
-"""Train one recipe on prepared data into a run folder, and open such a folder again."""
+"""Train one recipe on prepared data into a run folder."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -11,9 +10,9 @@ import spen
 from spen.tasks.srl.build import build, dev_metric, sources, stages
 from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.recipes import SrlRecipe
-from spen.training import Run, fit, load_weights, save_weights
+from spen.training import Run, fit, save_weights
 
-__all__ = ["load_system", "train"]
+__all__ = ["train"]
 
 
 def train(
@@ -68,19 +67,3 @@ def _adopt(run: Run, model: spen.SPEN, weights: dict[str, Tensor]) -> None:
         raise ValueError(f"the base run has another F(x) than {run.folder.name}: train it with the same templates")
     save_weights(model.state_dict(), run.best(0))
     run.finished(0).touch()
-
-
-def load_system(run: Path | str, data: Prepared) -> tuple[SrlRecipe, spen.SPEN]:
-    """The trained model of a run folder, on the data's device."""
-    opened = Run.open(run)
-    recipe = recipe_of(opened.description()["recipe"])
-    model = build(recipe, data)
-    model.load_state_dict(load_weights(opened.weights_path))
-    return recipe, model.to(data.device).eval()
-
-
-def recipe_of(description: dict[str, Any]) -> SrlRecipe:
-    """The recipe that a run was trained with."""
-    if description.get("task") != "srl":
-        raise ValueError(f"the run is of task {description.get('task')!r}, not of semantic role labelling")
-    return SrlRecipe.from_description({k: v for k, v in description.items() if k not in ("task", "data")})

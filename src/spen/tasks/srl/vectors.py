@@ -5,8 +5,7 @@ All become a WordVectors: lower-cased words, each once (the first, the most freq
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.srl.sentences import BadCorpus, read_text
+from spen.tasks.srl.sentences import BadCorpus, decode_text, read_bytes, read_text
 
-__all__ = ["WordVectors", "read_glove", "read_npz", "read_vectors", "read_word2vec_binary", "read_word2vec_text"]
+__all__ = ["WordVectors", "read_vectors"]
 
 Matrix = NDArray[np.float32]
 
@@ -58,7 +57,11 @@ class WordVectors:
 
 
 def read_vectors(path: str | Path) -> WordVectors:
-    """Vectors of any of these formats, told apart by the file itself; an npz has its words in vocab.txt.gz by it."""
+    """Vectors of any of these formats, recognised by the file itself; an npz has its words in vocab.txt.gz by it.
+
+    Text has `word x₁ … x_d` on every line, where the word may hold blanks, as a few of GloVe's do. word2vec has a line
+    `count dimensions` before that, and its binary format each word, a blank and the vector in little-endian float32.
+    """
     path = Path(path)
     if path.is_dir():
         archives = sorted(path.glob("*.npz"))
@@ -66,66 +69,58 @@ def read_vectors(path: str | Path) -> WordVectors:
             raise BadCorpus(path, 0, f"the folder has {len(archives)} npz files, and it needs exactly one")
         path = archives[0]
     if path.suffix == ".npz":
-        return read_npz(path, path.with_name("vocab.txt.gz"))
-    data = _bytes(path)
+        return _collect(_npz_rows(path, path.with_name("vocab.txt.gz")))
+    data = read_bytes(path)
     head, _, rest = data.partition(b"\n")
     header = head.split()
-    if len(header) == 2 and all(part.isdigit() for part in header):
-        # A text row of d numbers is "word x₁ … x_d\n"; anything else after the header is the binary format.
-        numbers = rest.partition(b"\n")[0].rstrip().split(b" ")
-        text = len(numbers) == int(header[1]) + 1 and _all_floats(numbers[1:])
-        return read_word2vec_text(path) if text else read_word2vec_binary(path)
-    return read_glove(path)
+    if len(header) != 2 or not all(part.isdigit() for part in header):
+        return _collect(_text_rows(data, path, 1, None))
+    count, dimensions = int(header[0]), int(header[1])
+    # A text row of d numbers is "word x₁ … x_d\n"; anything else after the header is the binary format.
+    if not _is_row(rest.partition(b"\n")[0].rstrip().split(b" "), dimensions):
+        return _collect(_binary_rows(rest, path, count, dimensions))
+    lines = rest.rstrip(b"\n").count(b"\n") + 1
+    if lines != count:
+        raise BadCorpus(path, 1, f"the header promises {count} vectors, but {lines} lines follow")
+    return _collect(_text_rows(rest, path, 2, dimensions))
 
 
-def read_glove(path: str | Path) -> WordVectors:
-    """`word x₁ … x_d` on every line, no header; the word may itself hold blanks, as a few of GloVe's do."""
-    lines = read_text(path).rstrip("\n").split("\n")
-    return _collect(_text_rows(lines, path, 1, None))
+def _text_rows(data: bytes, path: Path, line: int, dimensions: int | None) -> Iterator[tuple[str, Matrix]]:
+    for number, text in enumerate(decode_text(data, path).rstrip("\n").split("\n"), line):
+        cells = text.rstrip().split(" ")
+        dimensions = len(cells) - 1 if dimensions is None else dimensions
+        try:
+            if dimensions < 1 or len(cells) <= dimensions:
+                raise ValueError
+            yield " ".join(cells[:-dimensions]), np.array([float(cell) for cell in cells[-dimensions:]], np.float32)
+        except ValueError as error:
+            raise BadCorpus(path, number, f"a word and {dimensions} numbers were expected") from error
 
 
-def read_word2vec_text(path: str | Path) -> WordVectors:
-    """A header `count dimensions`, then `word x₁ … x_d` on every line."""
-    lines = read_text(path).rstrip("\n").split("\n")
-    count, dimensions = _header(lines[0], path)
-    if len(lines) - 1 != count:
-        raise BadCorpus(path, 1, f"the header promises {count} vectors, but {len(lines) - 1} lines follow")
-    return _collect(_text_rows(lines[1:], path, 2, dimensions))
+def _binary_rows(data: bytes, path: Path, count: int, dimensions: int) -> Iterator[tuple[str, Matrix]]:
+    at = 0
+    for number in range(1, count + 1):
+        blank = data.find(b" ", at)
+        stop = blank + 1 + 4 * dimensions
+        if blank < 0 or stop > len(data):
+            raise BadCorpus(path, 0, f"the file ends inside vector {number} of {count}")
+        word = data[at:blank].lstrip(b"\n").decode("utf-8", "replace")
+        yield word, np.frombuffer(data, dtype="<f4", count=dimensions, offset=blank + 1).astype(np.float32)
+        at = stop
 
 
-def read_word2vec_binary(path: str | Path) -> WordVectors:
-    """A header `count dimensions`, then each word, a blank and its vector in little-endian float32."""
-    data = _bytes(Path(path))
-    end = data.find(b"\n")
-    count, dimensions = _header(data[: max(end, 0)].decode("utf-8", "replace"), path)
-
-    def rows() -> Iterator[tuple[str, Matrix]]:
-        at = end + 1
-        for number in range(1, count + 1):
-            blank = data.find(b" ", at)
-            stop = blank + 1 + 4 * dimensions
-            if blank < 0 or stop > len(data):
-                raise BadCorpus(path, 0, f"the file ends inside vector {number} of {count}")
-            word = data[at:blank].lstrip(b"\n").decode("utf-8", "replace")
-            yield word, np.frombuffer(data, dtype="<f4", count=dimensions, offset=blank + 1).astype(np.float32)
-            at = stop
-
-    return _collect(rows())
-
-
-def read_npz(path: str | Path, vocabulary: str | Path) -> WordVectors:
-    """An npz whose `vectors` has a row for each line of the vocabulary."""
+def _npz_rows(path: Path, vocabulary: Path) -> Iterable[tuple[str, Matrix]]:
     words = read_text(vocabulary).rstrip("\n").split("\n")
     with np.load(path, allow_pickle=False) as archive:
         if "vectors" not in archive:
             raise BadCorpus(path, 0, f"no array `vectors` in it, only {', '.join(archive.files) or 'nothing'}")
         matrix = archive["vectors"].astype(np.float32)
     if len(words) != len(matrix):
-        raise BadCorpus(vocabulary, len(words), f"{len(words)} words, but {Path(path).name} has {len(matrix)} vectors")
-    return _collect(zip(words, matrix, strict=True))
+        raise BadCorpus(vocabulary, len(words), f"{len(words)} words, but {path.name} has {len(matrix)} vectors")
+    return zip(words, matrix, strict=True)
 
 
-def _collect(rows: Iterator[tuple[str, Matrix]] | zip[tuple[str, Matrix]]) -> WordVectors:
+def _collect(rows: Iterable[tuple[str, Matrix]]) -> WordVectors:
     first: dict[str, Matrix] = {}
     for word, vector in rows:
         first.setdefault(word.lower(), vector)
@@ -133,36 +128,8 @@ def _collect(rows: Iterator[tuple[str, Matrix]] | zip[tuple[str, Matrix]]) -> Wo
     return WordVectors(tuple(first), matrix)
 
 
-def _text_rows(lines: list[str], path: str | Path, line: int, dimensions: int | None) -> Iterator[tuple[str, Matrix]]:
-    for number, text in enumerate(lines, line):
-        cells = text.rstrip().split(" ")
-        width = dimensions if dimensions is not None else len(cells) - 1
-        dimensions = width
-        try:
-            if width < 1 or len(cells) <= width:
-                raise ValueError
-            yield " ".join(cells[:-width]), np.array([float(cell) for cell in cells[-width:]], dtype=np.float32)
-        except ValueError as error:
-            raise BadCorpus(path, number, f"a word and {width} numbers were expected") from error
-
-
-def _header(text: str, path: str | Path) -> tuple[int, int]:
-    parts = text.split()
-    if len(parts) != 2 or not all(part.isdigit() for part in parts):
-        raise BadCorpus(path, 1, "word2vec begins with a line `count dimensions`; a file without one is GloVe's")
-    return int(parts[0]), int(parts[1])
-
-
-def _bytes(path: Path) -> bytes:
+def _is_row(cells: list[bytes], dimensions: int) -> bool:
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise BadCorpus(path, 0, f"the file cannot be read ({error.strerror}); check the path") from error
-    return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
-
-
-def _all_floats(cells: list[bytes]) -> bool:
-    try:
-        return all(np.isfinite(float(cell)) for cell in cells)
+        return len(cells) == dimensions + 1 and all(np.isfinite(float(cell)) for cell in cells[1:])
     except ValueError:
         return False

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from spen.tasks.srl.formats.columns import Block, assemble, propositions, read_blocks, sentence_text
 from spen.tasks.srl.formats.conllu import parse_conllu
-from spen.tasks.srl.sentences import BadCorpus, Proposition, Sentence, read_text, write_text
+from spen.tasks.srl.sentences import BadCorpus, Proposition, Sentence, decode_text, read_text, write_text
 
 __all__ = [
     "SPLITS",
@@ -25,7 +25,6 @@ __all__ = [
     "conll_role",
     "is_benchmark_predicate",
     "make_ewt",
-    "read_ewt",
     "read_source",
     "read_tsv",
     "tsv_text",
@@ -45,13 +44,6 @@ def read_tsv(path: str | Path) -> list[Sentence]:
 def write_tsv(path: str | Path, sentences: Iterable[Sentence]) -> None:
     """The inverse of read_tsv; gzipped when the name ends in .gz."""
     write_text(path, tsv_text(sentences))
-
-
-def read_ewt(folder: str | Path, split: str) -> list[Sentence]:
-    """Benchmark sentences of a split: verbs only, CoNLL-2005 labels."""
-    if split not in SPLITS:
-        raise ValueError(f"EWT has no split {split!r}; choose from {', '.join(SPLITS)}")
-    return [benchmark(sentence) for sentence in read_tsv(Path(folder) / f"ewt-srl.{split}.tsv.gz")]
 
 
 def conll_role(label: str) -> str:
@@ -175,12 +167,7 @@ def read_source(path: str | Path, under: str, suffix: str) -> dict[str, str]:
     path = Path(path)
     found: dict[str, str] = {}
     for name, data in _members(path, under, suffix):
-        key = name.partition(under)[2]
-        try:
-            found[key] = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = data.count(b"\n", 0, error.start) + 1
-            raise BadCorpus(f"{path}/{name}", line, f"byte {data[error.start]:#04x} is not UTF-8") from error
+        found[name.partition(under)[2]] = decode_text(data, f"{path}/{name}")
     if not found:
         raise BadCorpus(path, 0, f"no {under}*{suffix} in it; give the repository's folder or archive")
     return found

@@ -7,31 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from spen.tasks.srl.constituents import Phrase, parse_bits, parse_brackets
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.sentences import BadCorpus, read_text, write_text
 
-__all__ = ["WordsMade", "make_conll2005", "read_section"]
+__all__ = ["make_conll2005", "read_section"]
 
 _TEST_WSJ = "23"
-
-
-@dataclass(frozen=True, slots=True)
-class WordsMade:
-    """A words file that was written, or one that was there already."""
-
-    file: Path
-    section: str
-    sentences: int
-    tokens: int
-    written: bool
-
-    def __str__(self) -> str:
-        verb = "wrote" if self.written else "kept"
-        return f"{verb} {self.file}: section {self.section}, {self.sentences:,} sentences, {self.tokens:,} tokens"
 
 
 def read_section(ptb_dir: str | Path, section: str) -> Iterator[tuple[Path, int, Phrase]]:
@@ -46,8 +30,8 @@ def read_section(ptb_dir: str | Path, section: str) -> Iterator[tuple[Path, int,
             yield file, line, tree
 
 
-def make_conll2005(ptb_dir: str | Path, conll_dir: str | Path) -> list[WordsMade]:
-    """Write words/ and synt.wsj/ (gold tags and phrases) beside every props/ below conll_dir.
+def make_conll2005(ptb_dir: str | Path, conll_dir: str | Path) -> dict[Path, int]:
+    """Write words/ and synt.wsj/ (gold tags and phrases) by every props/ below conll_dir; sentences of each words file.
 
     `train.02.props.gz` takes section 02, `devel.24` 24 and `test.wsj` 23; words files that exist are kept, and so are
     the Brown section's, which the shared task ships. Every sentence must have as many words as its props have rows.
@@ -55,7 +39,7 @@ def make_conll2005(ptb_dir: str | Path, conll_dir: str | Path) -> list[WordsMade
     folders = sorted(folder for folder in Path(conll_dir).rglob("props") if folder.is_dir())
     if not folders:
         raise BadCorpus(conll_dir, 0, "no props folder below it; give the folder the shared task's archive unpacks to")
-    made: list[WordsMade] = []
+    made: dict[Path, int] = {}
     for folder in folders:
         for props in sorted(folder.glob("*.props*")):
             found = re.fullmatch(r".*\.(\d\d|wsj|brown)\.props(\.gz)?", props.name)
@@ -64,20 +48,18 @@ def make_conll2005(ptb_dir: str | Path, conll_dir: str | Path) -> list[WordsMade
             section = {"wsj": _TEST_WSJ}.get(found[1], found[1])
             words = folder.parent / "words" / props.name.replace(".props", ".words")
             if words.is_file():
-                lengths = [props_of.length for props_of in read_props(props)]
-                made.append(WordsMade(words, section, len(lengths), sum(lengths), False))
+                made[words] = len(read_props(props))
             elif section == "brown":
                 raise BadCorpus(words, 0, "the Brown test words are missing; they come with the shared task's tests")
             else:
-                made.append(_write_section(ptb_dir, section, props, words))
+                made[words] = _write_section(ptb_dir, section, props, words)
     return made
 
 
-def _write_section(ptb_dir: str | Path, section: str, props: Path, words: Path) -> WordsMade:
+def _write_section(ptb_dir: str | Path, section: str, props: Path, words: Path) -> int:
     expected = read_props(props)
     trees = list(read_section(ptb_dir, section))
     texts: dict[str, list[str]] = {"words": [], "synt.wsj": []}
-    tokens = 0
     for number, (file, line, tree) in enumerate(trees):
         leaves = list(tree.leaves())
         if number >= len(expected):
@@ -90,11 +72,10 @@ def _write_section(ptb_dir: str | Path, section: str, props: Path, words: Path) 
         texts["synt.wsj"] += [f"{leaf.label}\t{bit}" for leaf, bit in bits]
         for lines in texts.values():
             lines.append("")
-        tokens += len(leaves)
     if len(trees) < len(expected):
         raise BadCorpus(props, 0, f"{len(expected)} sentences, but section {section} of the Treebank has {len(trees)}")
     for name, lines in texts.items():
         target = words.parent.parent / name / props.name.replace(".props", f".{name}")
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, "\n".join(lines) + "\n")
-    return WordsMade(words, section, len(trees), tokens, True)
+    return len(trees)
