@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import torch
 from torch import Tensor
 
-from spen.rounding.candidates import Candidates, prune, write
+from spen.rounding.candidates import Candidates, front, prune, write
 from spen.rounding.constraints import EMPTY, Constraints
 from spen.rounding.exclusive import chosen_gain, resolve
 from spen.rounding.factors import FactorGraph, bound, polish, project, repair
@@ -21,12 +22,21 @@ SMALLEST_PENALTY = 1e-5
 """How far the penalty may fall, in units of the first; gains that differ by less than this count as tied."""
 
 
+class Options(TypedDict, total=False):
+    """When AD³ stops and how it steps; `solve` has the defaults."""
+
+    tolerance: float
+    max_iterations: int
+    penalty: float
+    over_relaxation: float
+
+
 @dataclass(frozen=True)
 class FactorSolution:
     """z feasible with ⟨gain, z⟩ = value ≤ optimum ≤ bound, problem by problem."""
 
-    z: Tensor  # (V,) float64
-    value: Tensor  # (P,) float64; −inf where no feasible point was found
+    z: Tensor  # (P, V) float64
+    value: Tensor  # (P,) float64
     bound: Tensor  # (P,) float64
     iterations: Tensor  # (P,) long
 
@@ -34,19 +44,16 @@ class FactorSolution:
 def round_ad3(
     scores: Tensor,  # (B, rows, columns, labels)
     constraints: Constraints,
-    *,
-    tolerance: float = 1e-8,
-    max_iterations: int = 2000,
-    penalty: float = 0.15,
-    over_relaxation: float = 1.4,
+    **options: Unpack[Options],
 ) -> Tensor:  # (B, rows, columns) long
     """argmax_{y ∈ Q} ⟨s, y⟩ through its LP relaxation; fractional answers are rounded by the greedy heuristics.
 
     The heuristics take the LP's masses for priorities and break ties by the gains. They also run on the gains alone,
-    and the better of the two labellings is kept, so the score is never below that of `round_greedy`.
+    and the better of the two labellings is kept, so the score is never below that of `round_greedy`. The options are
+    tolerance, max_iterations, penalty and over_relaxation.
     """
     plain, candidates = prune(scores, constraints)
-    _, mass = _relax(candidates, tolerance, max_iterations, penalty, over_relaxation)
+    _, mass = _relax(candidates, options)
     guided = resolve(candidates, _lexicographic(mass, candidates.gain))
     greedy = resolve(candidates, candidates.gain)
     better = chosen_gain(candidates, greedy) > chosen_gain(candidates, guided)
@@ -56,11 +63,7 @@ def round_ad3(
 def relax_ad3(
     scores: Tensor,  # (B, rows, columns, labels)
     constraints: Constraints,
-    *,
-    tolerance: float = 1e-8,
-    max_iterations: int = 2000,
-    penalty: float = 0.15,
-    over_relaxation: float = 1.4,
+    **options: Unpack[Options],
 ) -> Relaxation:
     """max ⟨s, y⟩ over the LP relaxation of Q, with a dual bound on the optimum.
 
@@ -68,7 +71,7 @@ def relax_ad3(
     max_iterations is returned as it stands, with its gap.
     """
     plain, candidates = prune(scores, constraints)
-    solution, mass = _relax(candidates, tolerance, max_iterations, penalty, over_relaxation)
+    solution, mass = _relax(candidates, options)
     batch, rows, _, labels = scores.shape
     y = torch.nn.functional.one_hot(plain.flatten(0, 1), labels).to(torch.float64)
     y[candidates.row] = 0.0
@@ -97,19 +100,23 @@ def solve(
 ) -> FactorSolution:
     """min over copies q_f of −Σ_f ⟨gain_f + λ_f, q_f⟩ + η/2 Σ_f ‖q_f − p‖², then p = mean of the copies, then λ.
 
-    Every factor keeps its own copy of its variables and a share of their gains; λ moves the gains between the copies
+    Every factor has its own copy of its variables and a share of their gains; λ moves the gains between the copies
     until they agree. The penalty η of a problem follows its two residuals. A problem leaves the batch once a feasible
     point reaches the dual bound, which proves the point optimal; no problem's course depends on another's.
     """
-    _check_options(tolerance, max_iterations, penalty, over_relaxation)
+    if tolerance < 0 or max_iterations < 1 or penalty <= 0:
+        raise ValueError(
+            f"AD³ got tolerance {tolerance}, max_iterations {max_iterations}, penalty {penalty}; "
+            "they must be ≥ 0, ≥ 1 and > 0"
+        )
+    if not 0 < over_relaxation < 2:
+        raise ValueError(
+            f"over_relaxation {over_relaxation} must lie between 0 and 2 for AD³ to converge; 1 is plain AD³"
+        )
     # In units of the largest gain one penalty suits all problems.
-    scale = torch.zeros(graph.problems, dtype=graph.gain.dtype, device=graph.gain.device)
-    scale = scale.scatter_reduce(0, graph.owner, graph.gain.abs(), "amax").clamp(min=torch.finfo(scale.dtype).tiny)
-    unit = FactorGraph(
-        graph.gain / scale[graph.owner], graph.owner, graph.members, graph.factor_owner, graph.exact, graph.problems
-    )
-    course = _Course(unit, penalty, over_relaxation)
-    while course.graph.problems and course.steps < max_iterations:
+    scale = graph.gain.abs().amax(dim=1).clamp(min=torch.finfo(graph.gain.dtype).tiny)
+    course = _Course(FactorGraph(graph.gain / scale[:, None], graph.members), penalty, over_relaxation)
+    while len(course.problem) and course.steps < max_iterations:
         for _ in range(min(CHECK_EVERY, max_iterations - course.steps)):
             course.step()
         course.look(tolerance)
@@ -121,116 +128,77 @@ class _Course:
 
     def __init__(self, graph: FactorGraph, penalty: float, over_relaxation: float) -> None:
         self.graph, self.over_relaxation, self.steps, self.first_penalty = graph, over_relaxation, 0, penalty
-        free = graph.gain.new_zeros(graph.problems)
-        self.z, self.value = torch.zeros_like(graph.gain), torch.full_like(free, -torch.inf)
-        self.bound, self.iterations = torch.full_like(free, torch.inf), torch.zeros_like(free, dtype=torch.long)
-        self.variable = torch.arange(len(graph.gain), device=free.device)
-        self.problem = torch.arange(graph.problems, device=free.device)
-        self.penalty = torch.full_like(free, penalty)
-        padded = graph.members == len(graph.gain)
-        degree = graph.per_variable((~padded).to(free.dtype))
-        self.weight = torch.where(degree > 0, 1.0 / degree.clamp(min=1.0), 0.0)
-        self.weight[-1] = 0.0
-        # λ_f with the factor's share of the gains added; −inf keeps the padding out of every projection.
-        self.message = (torch.cat([graph.gain, free.new_zeros(1)]) * self.weight)[graph.members]
-        self.message[padded] = -torch.inf
+        self.z = torch.zeros_like(graph.gain)
+        self.value = graph.gain.new_full((len(graph.gain),), -torch.inf)
+        self.bound, self.iterations = -self.value, torch.zeros_like(self.value, dtype=torch.long)
+        self.problem = torch.arange(len(graph.gain), device=graph.gain.device)
+        self.penalty = torch.full_like(self.value, penalty)
+        degree = graph.members.sum(1)
+        self.weight = torch.where(degree > 0, 1.0 / degree.clamp(min=1), 0.0).to(graph.gain.dtype)
+        # λ_f with the factor's share of the gains added; −inf keeps other variables out of every projection.
+        self.message = torch.where(graph.members, (graph.gain * self.weight)[:, None], -torch.inf)
         # A variable in no factor is settled by the sign of its gain and stays.
-        self.p = ((degree[:-1] == 0) & (graph.gain > 0)).to(free.dtype)
-        self.lonely = self.p.clone()
-        self._index()
-
-    def _index(self) -> None:
-        self.eta = self.penalty[self.graph.factor_owner][:, None]
-        self.p_padded = torch.cat([self.p, self.p.new_zeros(1)])
+        self.lonely = ((degree == 0) & (graph.gain > 0)).to(graph.gain.dtype)
+        self.p = self.lonely.clone()
 
     def step(self) -> None:
         """One round of AD³: copies, average, multipliers."""
-        graph, before = self.graph, self.p_padded[self.graph.members]
-        copies = project(before + self.message / self.eta, graph.exact)
-        relaxed = torch.lerp(before, copies, self.over_relaxation)
-        self.p_padded = graph.per_variable(relaxed) * self.weight
-        self.p_padded[:-1] += self.lonely
-        after = self.p_padded[graph.members]
-        self.message = self.message - self.eta * (relaxed - after)
-        self.copies, self.before, self.after = copies, before, after
+        eta, members, before = self.penalty[:, None, None], self.graph.members, self.p[:, None]
+        self.copies = project(before + self.message / eta)
+        relaxed = torch.lerp(before.expand_as(self.copies), self.copies, self.over_relaxation)
+        self.p = (relaxed * members).sum(1) * self.weight + self.lonely
+        self.message = self.message - eta * (relaxed - self.p[:, None])
+        self.drift = self.p - before[:, 0]
         self.steps += 1
 
     def look(self, tolerance: float) -> None:
         """Record the best points and bounds, let proven problems go, and balance the penalties of the others."""
-        graph, self.p = self.graph, self.p_padded[:-1]
-        u = self.message.amax(dim=1)
+        graph, u = self.graph, self.message.amax(dim=2).clamp(min=0.0)
         self._record(self.p, u)
         # AD³ nears the optimal face fast and crawls along it; the projection onto the face's equations ends the crawl.
-        self._record(*polish(graph, self.p, torch.where(graph.exact, u, u.clamp(min=0.0))))
+        self._record(*polish(graph, self.p, u))
         self.iterations[self.problem] = self.steps
-        disagree = graph.per_problem((self.copies - self.after).square().sum(dim=1), graph.factor_owner)
-        drift = graph.per_problem((self.after - self.before).square().sum(dim=1), graph.factor_owner)
+        disagree = ((self.copies - self.p[:, None]).square() * graph.members).sum(dim=(1, 2))
+        drift = (self.drift.square()[:, None] * graph.members).sum(dim=(1, 2))
         # Copies that disagree want a larger penalty, an average that still drifts a smaller one. Left alone the
         # ratio can drive the penalty off and freeze λ, so it stays below where it began.
         factor = torch.where(disagree > 10 * drift, 2.0, torch.where(drift > disagree, 0.25, 1.0))
         self.penalty = (self.penalty * factor).clamp(SMALLEST_PENALTY * self.first_penalty, self.first_penalty)
         running = self.bound[self.problem] - self.value[self.problem] > tolerance
         if not bool(running.all()):
-            self._leave(running)
-        self._index()
+            for name in ("graph", "problem", "penalty", "weight", "message", "lonely", "p"):
+                setattr(self, name, getattr(self, name)[running])
 
     def _record(self, z: Tensor, u: Tensor) -> None:
         z, value = repair(self.graph, z)
         better = value > self.value[self.problem]
-        self.value[self.problem] = torch.where(better, value, self.value[self.problem])
-        chosen = better[self.graph.owner]
-        self.z[self.variable[chosen]] = z[chosen]
+        self.value[self.problem[better]], self.z[self.problem[better]] = value[better], z[better]
         self.bound[self.problem] = torch.minimum(self.bound[self.problem], bound(self.graph, u))
 
-    def _leave(self, running: Tensor) -> None:
-        self.graph, variables, factors = self.graph.select(running)
-        self.problem, self.penalty = self.problem[running], self.penalty[running]
-        self.variable, self.p, self.lonely = self.variable[variables], self.p[variables], self.lonely[variables]
-        self.weight = torch.cat([self.weight[:-1][variables], self.weight[-1:]])
-        self.message = self.message[factors]
 
-
-def _check_options(tolerance: float, max_iterations: int, penalty: float, over_relaxation: float) -> None:
-    if tolerance < 0 or max_iterations < 1 or penalty <= 0:
-        raise ValueError(
-            f"AD³ got tolerance {tolerance}, max_iterations {max_iterations}, penalty {penalty}; "
-            "they must be ≥ 0, ≥ 1 and > 0"
-        )
-    if not 0 < over_relaxation < 2:
-        raise ValueError(
-            f"over_relaxation {over_relaxation} must lie between 0 and 2 for AD³ to converge; 1 is plain AD³"
-        )
-
-
-def _relax(
-    candidates: Candidates, tolerance: float, max_iterations: int, penalty: float, over_relaxation: float
-) -> tuple[FactorSolution, Tensor]:
+def _relax(candidates: Candidates, options: Options) -> tuple[FactorSolution, Tensor]:
     """The LP solution of every problem and its masses (P, K, 1 + U)."""
-    solution = solve(
-        factor_graph(candidates),
-        tolerance=tolerance,
-        max_iterations=max_iterations,
-        penalty=penalty,
-        over_relaxation=over_relaxation,
-    )
-    mass = torch.zeros_like(candidates.gain)
-    mass[candidates.open] = solution.z
-    return solution, mass
+    if not bool(candidates.open.any()):
+        nothing = candidates.gain.new_zeros(len(candidates.gain))
+        return FactorSolution(nothing[:, None], nothing, nothing, nothing.long()), torch.zeros_like(candidates.gain)
+    graph, place = factor_graph(candidates)
+    solution = solve(graph, **options)
+    mass = torch.zeros_like(candidates.gain).flatten(1).scatter_(1, place, solution.z)
+    return solution, mass.view_as(candidates.gain) * candidates.open
 
 
-def factor_graph(candidates: Candidates) -> FactorGraph:
+def factor_graph(candidates: Candidates) -> tuple[FactorGraph, Tensor]:  # and (P, V) long: a variable's slot
     """One variable per open slot; at-most-ones over the groups, the unique labels and the slots of an arc.
 
     The XOR of an arc has become an at-most-one: its empty label is in no other factor and gains nothing, so it is the
     slack. An arc in a group needs no factor, for the group's sum contains the arc's.
     """
     open_, groups = candidates.open, candidates.groups
-    problems, arcs, slots = open_.shape
-    wanted = open_.sum(dim=1)
+    _, arcs, slots = open_.shape
     crowded = open_ & (open_.sum(dim=2, keepdim=True) > 1) & ~groups.any(dim=1)[..., None]
     eye = torch.eye(max(arcs, slots), dtype=torch.bool, device=open_.device)
-    repeated = open_ & (wanted > 1)[:, None, :]
-    rows = torch.cat(
+    repeated = open_ & (open_.sum(dim=1) > 1)[:, None, :]
+    members = torch.cat(
         [
             (groups[..., None] & open_[:, None]).flatten(2),
             (eye[1:slots, None, :slots] & repeated[:, None]).flatten(2),
@@ -238,23 +206,13 @@ def factor_graph(candidates: Candidates) -> FactorGraph:
         ],
         dim=1,
     )
-    owner, factor = rows.any(dim=2).nonzero(as_tuple=True)
-    rows = rows[owner, factor]
-    name = (open_.flatten().cumsum(0) - 1).reshape(problems, arcs * slots)
-    size = rows.sum(dim=1)
-    row, slot = rows.nonzero(as_tuple=True)
-    place = torch.arange(len(row), device=row.device) - (size.cumsum(0) - size)[row]
-    count = int(open_.sum())
-    members = torch.full((len(owner), int(size.max()) if len(size) else 1), count, device=row.device)
-    members[row, place] = name[owner[row], slot]
-    return FactorGraph(
-        gain=candidates.gain[open_],
-        owner=open_.nonzero()[:, 0],
-        members=members,
-        factor_owner=owner,
-        exact=torch.zeros(len(owner), dtype=torch.bool, device=row.device),
-        problems=problems,
-    )
+    width = int(open_.flatten(1).sum(1).max())
+    place = open_.flatten(1).to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
+    gain = (candidates.gain * open_).flatten(1).gather(1, place)
+    members = front(members.gather(2, place[:, None].expand(-1, members.shape[1], -1)), members.any(2))
+    if not members.shape[1]:
+        members = members.new_zeros(len(gain), 1, width)
+    return FactorGraph(gain, members), place
 
 
 def _lexicographic(first: Tensor, second: Tensor) -> Tensor:

@@ -149,16 +149,16 @@ def _maximal(
 ) -> Tensor:  # (P, G', K) bool
     """Drop groups of fewer than two arcs and groups inside another: what they say is already said."""
     # Most groups hold one arc or none by now; without them the comparison of pairs below is small.
-    groups = _front(groups, groups.sum(dim=-1) > 1)
+    groups = front(groups, groups.sum(dim=-1) > 1)
     member = groups.to(torch.float32)
     size = member.sum(dim=-1)
     inside = (member @ member.transpose(1, 2)) == size[..., None]
     order = torch.arange(groups.shape[1], device=groups.device)
     larger = (size[:, None, :] > size[..., None]) | ((size[:, None, :] == size[..., None]) & (order < order[:, None]))
-    return _front(groups, (size > 1) & ~(inside & larger).any(dim=-1))
+    return front(groups, (size > 1) & ~(inside & larger).any(dim=-1))
 
 
-def _front(
+def front(
     groups: Tensor,  # (P, G, K) bool
     kept: Tensor,  # (P, G) bool
 ) -> Tensor:  # (P, G', K) bool
