@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spen.tasks.srl.arcs import ArcCorpus, ArcSource, scatter_labels
-from spen.tasks.srl.encoding import encode
+from spen.tasks.srl.arcs import ArcCorpus, ArcSource
+from spen.tasks.srl.encoding import decode, encode
 from spen.tasks.srl.sentences import Sentence
 from tests.tasks.srl.small import batch, prepared
 
@@ -21,9 +21,9 @@ def test_every_arc_comes_back() -> None:
         assert x.heads[b][x.token_mask[b]].tolist() == list(sentence.heads)
         assert x.predicates[b][x.predicate_mask[b]].tolist() == [p.predicate for p in sentence.propositions]
         assert not x.mask[b, n:].any()
-        labels = scatter_labels(corpus, b, target.gold[b].numpy())
-        spans = sorted({c[:2] for found in data.rules(sentence) for c in found})
-        assert labels.shape == (n, len(spans))
+        senses = [p.sense for p in sentence.propositions]
+        props = decode(corpus.encoded, b, target.gold[b].numpy(), data.roles, senses)
+        offered = [{c[:2] for c in found} for found in data.rules(sentence)]
         encoded = corpus.encoded.arc_features[corpus.encoded.arc_offsets[b] : corpus.encoded.arc_offsets[b + 1]]
         assert np.array_equal(x.features[b][x.mask[b]].numpy(), encoded)
         for p, (proposition, found) in enumerate(zip(sentence.propositions, data.rules(sentence), strict=True)):
@@ -32,7 +32,8 @@ def test_every_arc_comes_back() -> None:
             assert x.argument_heads[b, p][here].tolist() == [c.head for c in found]
             gold = {(a.start, a.end): a.role for a in proposition.arguments}
             assert [data.roles[r] for r in target.gold[b, p][here]] == [gold.get(c[:2], "O") for c in found]
-            assert [data.roles[r] for r in labels[p] if r] == [gold[c[:2]] for c in found if c[:2] in gold]
+            covered = [a for a in proposition.arguments if (a.start, a.end) in offered[p]]
+            assert list(props.propositions[p].arguments) == sorted(covered)
             for i, c in enumerate(found):
                 for j, d in enumerate(found):
                     assert bool(x.conflicts[b, p, i, j]) == (i != j and c.start < d.end and d.start < c.end)
@@ -91,7 +92,7 @@ def test_sentences_without_arcs_are_counted() -> None:
     source = ArcSource(corpus)
     assert source.sentences == 3
     assert source.missed == 0
-    assert scatter_labels(corpus, 0, np.zeros((1, 1), np.int64)).shape == (0, 0)
+    assert decode(corpus.encoded, 0, np.zeros((1, 1), np.int64), data.roles, []).propositions == ()
     x, _ = corpus.batch(np.array([0]))
     assert x.mask.shape == (1, 1, 1)
     assert not x.mask.any()

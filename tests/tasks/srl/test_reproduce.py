@@ -211,7 +211,7 @@ def finish(job: Job, settings: Settings, deadline: float | None) -> dict[str, ob
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers as threads, which see what a test replaces."""
     monkeypatch.setattr(module, "ProcessPoolExecutor", lambda count, *_: ThreadPoolExecutor(count))
-    monkeypatch.setattr(module, "_encode", lambda *_: None)
+    monkeypatch.setattr(module.Corpora, "get", lambda *_: None)
 
 
 @pytest.mark.usefixtures("threads")
@@ -221,7 +221,7 @@ def test_side_by_side_bases_first_and_the_longest_next(
     order: list[str] = []
     monkeypatch.setattr(module, "_work", lambda job, *rest: order.append(job.row) or finish(job, *rest))
     settings = Settings(out=tmp_path, rows=("structured", "spen", "spen-best"), seeds=(0,), dev_only=True)
-    assert module._side_by_side(replace(settings, workers=1), jobs(settings), None, print)
+    assert module._side_by_side(replace(settings, workers=1), jobs(settings), module.Corpora(settings), None, print)
     assert order == ["best-local", "local", "spen-best", "spen", "structured"]
     line = "whole spen seed 0: dev greedy 1.00, dev ad3 2.00, 3 violations, trained in 4 s, 5 sentences a second"
     assert line in capsys.readouterr().out
@@ -238,7 +238,7 @@ def test_side_by_side_a_failure_is_named_and_stops_what_is_built_on_it(
 
     monkeypatch.setattr(module, "_work", work)
     settings = Settings(out=tmp_path, rows=("spen", "structured"), seeds=(0,), workers=2)
-    assert not module._side_by_side(settings, jobs(settings), None, print)
+    assert not module._side_by_side(settings, jobs(settings), module.Corpora(settings), None, print)
     assert "whole local seed 0 failed: RuntimeError: out of memory\n" in capsys.readouterr().out
     assert not Job("spen", 0, "whole").result(tmp_path).exists()
     assert Job("structured", 0, "whole").result(tmp_path).exists()
@@ -248,7 +248,7 @@ def test_side_by_side_a_failure_is_named_and_stops_what_is_built_on_it(
 def test_side_by_side_nothing_begins_shortly_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_work", lambda *_: pytest.fail("too late to begin"))
     settings = Settings(out=tmp_path, rows=("local",), seeds=(0, 1), workers=2)
-    assert not module._side_by_side(settings, jobs(settings), time.time() + 5, print)
+    assert not module._side_by_side(settings, jobs(settings), module.Corpora(settings), time.time() + 5, print)
 
 
 def test_a_worker_stops_in_time_to_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from spen.tasks.srl.encoding import Encoded
 
-__all__ = ["ArcBatch", "ArcCorpus", "ArcSource", "ArcTarget", "scatter_labels"]
+__all__ = ["ArcBatch", "ArcCorpus", "ArcSource", "ArcTarget"]
 
 
 class ArcBatch(NamedTuple):
@@ -71,7 +71,6 @@ class ArcCorpus:
         self.widest = np.zeros(len(encoded), np.int64)
         np.maximum.at(self.widest, np.repeat(np.arange(len(encoded)), self.predicates), sizes)
         self._lengths = np.diff(encoded.token_offsets).astype(np.int64)
-        span = encoded.arguments[encoded.argument_offsets[owner] + encoded.arcs[:, 1]].reshape(-1, 3)
         flat: dict[str, NDArray[Any]] = {
             "first_token": encoded.token_offsets[:-1],
             "length": self._lengths,
@@ -81,8 +80,8 @@ class ArcCorpus:
             "size": sizes,
             "predicate": encoded.predicates,
             "uncovered": encoded.uncovered,
-            "span": span,
-            "gold": encoded.arcs[:, 2],
+            "span": encoded.arcs[:, 1:4],
+            "gold": encoded.arcs[:, 4],
             **{name: getattr(encoded, name) for name in ("words", "tags", "deprels", "heads")},
         }
         self._flat = {k: torch.from_numpy(v.astype(np.int64)).to(self.device) for k, v in flat.items()}
@@ -183,22 +182,6 @@ class ArcSource:
     def own(self, rank: int, world: int) -> int:
         """How many of its batches are no repeats."""
         return len(range(rank, self._count, world))
-
-
-def scatter_labels(
-    corpus: ArcCorpus,
-    sentence: int,
-    labels: NDArray[np.int64],  # (n, K) role indices of one sentence, padding allowed
-) -> NDArray[np.int64]:  # (predicates, arguments)
-    """Labels by candidate → labels by argument span, which `spen.tasks.srl.encoding.decode` reads."""
-    e = corpus.encoded
-    arcs = e.arcs[e.arc_offsets[sentence] : e.arc_offsets[sentence + 1]]
-    out = np.zeros((corpus.predicates[sentence], np.diff(e.argument_offsets)[sentence]), np.int64)
-    sizes = np.bincount(arcs[:, 0], minlength=len(out)) if len(arcs) else np.zeros(len(out), np.int64)
-    first = np.cumsum(sizes) - sizes
-    place = np.arange(len(arcs)) - first[arcs[:, 0]]
-    out[arcs[:, 0], arcs[:, 1]] = labels[arcs[:, 0], place]
-    return out
 
 
 def _ranges(first: Tensor, size: Tensor, width: int) -> tuple[Tensor, Tensor]:  # (…), (…) → (…, width) twice

@@ -42,7 +42,7 @@ APPENDIX_TEMPLATES = tuple(name for name in SIMPLE_TEMPLATES if name != "p.frame
 so is p.frame: the whole list of a verb's dependents in one value is a conjunction in all but its name."""
 
 TEMPLATE_SETS: Mapping[str, tuple[str, ...]] = {"appendix": APPENDIX_TEMPLATES, "all": TEMPLATES}
-_VERSION = 3
+_VERSION = 4
 
 
 @dataclass

@@ -1,7 +1,6 @@
-"""Sentences → arrays, once: every sentence's tokens, predicates, arguments and arcs, end to end, with offsets.
+"""Sentences → arrays, once: every sentence's tokens, predicates and arcs, end to end, with offsets.
 
-Arguments of a sentence are the distinct spans that any of its predicates has as a candidate; an arc joins a predicate
-to one of them and carries the arc's features and its gold role. Encoded corpora are kept on disk as plain npz.
+An arc joins a predicate to one of its candidate spans and carries the arc's features and its gold role.
 """
 
 from __future__ import annotations
@@ -28,15 +27,13 @@ class Encoded:
 
     token_offsets: Ints  # (sentences + 1,)
     predicate_offsets: Ints
-    argument_offsets: Ints
     arc_offsets: Ints
     words: Ints  # (tokens,)
     tags: Ints
     deprels: Ints
     heads: Ints  # token within the sentence, −1 at the root
     predicates: Ints  # (predicates,) token within the sentence
-    arguments: Ints  # (arguments, 3) start, end, head
-    arcs: Ints  # (arcs, 3) predicate and argument within the sentence, gold role
+    arcs: Ints  # (arcs, 5) predicate within the sentence; start, end and head of the argument; gold role
     arc_features: Ints  # (arcs, SLOTS) rows of the feature table, 0 = none
     arc_words: Ints  # (arcs, WORD_SLOTS) word vocabulary, 0 = none
     uncovered: Ints  # (predicates,) gold arguments that no candidate covers or whose role training never had
@@ -49,12 +46,11 @@ def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureS
     """Candidates and features of every sentence, as the space numbers them."""
     roles, words = space.index("roles"), space.index("words")
     tables = space.feature_indices()
-    offsets: list[list[int]] = [[0], [0], [0], [0]]
+    offsets: list[list[int]] = [[0], [0], [0]]
     columns: dict[str, list[int]] = {name: [] for name in ("words", "tags", "deprels", "heads")}
     predicates: list[int] = []
     uncovered: list[int] = []
-    arguments: list[tuple[int, int, int]] = []
-    arcs: list[tuple[int, int, int]] = []
+    arcs: list[tuple[int, ...]] = []
     rows: list[list[int]] = []
     word_rows: list[list[int]] = []
     for sentence in sentences:
@@ -65,15 +61,13 @@ def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureS
             columns[name] += [index.get(cell, 1) for cell in cells] if cells else [1] * len(sentence)
         columns["heads"] += sentence.heads
         candidates = rules(sentence)
-        spans: dict[tuple[int, int], int] = {}
+        heads: dict[tuple[int, int], int] = {}  # of two predicates that find a span, one decides what its head is
         for start, end, head, _ in sorted(c for found in candidates for c in found):
-            if (start, end) not in spans:
-                spans[start, end] = len(spans)
-                arguments.append((start, end, head))
+            heads.setdefault((start, end), head)
         for k, (proposition, found) in enumerate(zip(sentence.propositions, candidates, strict=True)):
             gold = {(a.start, a.end): roles.get(a.role, 0) for a in proposition.arguments}
             labels = [gold.get((c.start, c.end), 0) for c in found]
-            arcs += [(k, spans[c.start, c.end], label) for c, label in zip(found, labels, strict=True)]
+            arcs += [(k, *c[:2], heads[c[:2]], label) for c, label in zip(found, labels, strict=True)]
             predicates.append(proposition.predicate)
             uncovered.append(len(gold) - sum(label > 0 for label in labels))
         for arc in arc_features(sentence, candidates):
@@ -84,18 +78,16 @@ def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureS
                 ]
             )
             word_rows.append([numbers[i] if i >= 0 else 0 for i in arc.words])
-        sizes = (len(columns["words"]), len(predicates), len(arguments), len(arcs))
+        sizes = (len(columns["words"]), len(predicates), len(arcs))
         for offset, size in zip(offsets, sizes, strict=True):
             offset.append(size)
     return Encoded(
         token_offsets=np.array(offsets[0], np.int32),
         predicate_offsets=np.array(offsets[1], np.int32),
-        argument_offsets=np.array(offsets[2], np.int32),
-        arc_offsets=np.array(offsets[3], np.int32),
+        arc_offsets=np.array(offsets[2], np.int32),
         **{name: np.array(values, np.int32) for name, values in columns.items()},
         predicates=np.array(predicates, np.int32),
-        arguments=np.array(arguments, np.int32).reshape(-1, 3),
-        arcs=np.array(arcs, np.int32).reshape(-1, 3),
+        arcs=np.array(arcs, np.int32).reshape(-1, 5),
         arc_features=np.array(rows, np.int32).reshape(-1, SLOTS),
         arc_words=np.array(word_rows, np.int32).reshape(-1, len(WORD_SLOTS)),
         uncovered=np.array(uncovered, np.int32),
@@ -105,24 +97,23 @@ def encode(sentences: Iterable[Sentence], rules: CandidateRules, space: FeatureS
 def decode(
     encoded: Encoded,
     sentence: int,
-    labels: NDArray[np.integer[Any]],  # (predicates, arguments) role indices; padding beyond them is ignored
+    labels: NDArray[np.integer[Any]],  # (predicates, candidates) role indices; padding beyond them is ignored
     roles: Sequence[str],
     senses: Sequence[str],
 ) -> Props:
     """Role indices of a sentence → its propositions, `senses` naming the predicates in order."""
     length = int(encoded.token_offsets[sentence + 1] - encoded.token_offsets[sentence])
-    predicates = _slice(encoded.predicates, encoded.predicate_offsets, sentence)
-    arguments = _slice(encoded.arguments, encoded.argument_offsets, sentence)
+    predicates = _slice(encoded.predicates, encoded.predicate_offsets, sentence).tolist()
     if len(senses) != len(predicates):
         raise ValueError(f"sentence {sentence} has {len(predicates)} predicates but {len(senses)} senses were given")
-    propositions = []
-    for k, predicate in enumerate(predicates.tolist()):
-        pieces = [Argument(predicate, predicate + 1, "V")]
-        for a, (start, end, _) in enumerate(arguments.tolist()):
-            if labels[k, a] > 0:
-                pieces.append(Argument(start, end, roles[int(labels[k, a])]))
-        propositions.append(Proposition(predicate, senses[k], tuple(sorted(pieces))))
-    return Props(length, tuple(propositions))
+    pieces = [[Argument(predicate, predicate + 1, "V")] for predicate in predicates]
+    place = [0] * len(predicates)
+    for k, start, end, _, _ in _slice(encoded.arcs, encoded.arc_offsets, sentence).tolist():
+        label, place[k] = int(labels[k, place[k]]), place[k] + 1
+        if label > 0:
+            pieces[k].append(Argument(start, end, roles[label]))
+    found = zip(predicates, senses, pieces, strict=True)
+    return Props(length, tuple(Proposition(p, sense, tuple(sorted(mine))) for p, sense, mine in found))
 
 
 def _slice(values: Ints, offsets: Ints, i: int) -> Ints:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import spen
-from spen.tasks.srl.arcs import ArcCorpus, ArcSource, ArcTarget, scatter_labels
+from spen.tasks.srl.arcs import ArcCorpus, ArcSource, ArcTarget
 from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.decoding import Decoder, decode_roles, violations
 from spen.tasks.srl.encoding import decode
@@ -136,5 +136,5 @@ def _props(
         width = max(1, int(corpus.widest[i]))
         found = labels.get(i, np.zeros((int(corpus.predicates[i]), width), np.int64))
         senses = [p.sense for p in sentence.propositions]
-        props.append(decode(corpus.encoded, i, scatter_labels(corpus, i, found), roles, senses))
+        props.append(decode(corpus.encoded, i, found, roles, senses))
     return props

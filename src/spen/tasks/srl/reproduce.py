@@ -203,7 +203,7 @@ def reproduce(settings: Settings, tell: Callable[[str], None] = print) -> dict[s
     corpora = Corpora(settings)
     pending = [job for job in jobs(settings) if not _is_done(job, settings)]
     if settings.workers > 1 and len(pending) > 1:
-        finished = _side_by_side(settings, pending, deadline, tell)
+        finished = _side_by_side(settings, pending, corpora, deadline, tell)
     else:
         finished = _one_by_one(settings, pending, corpora, deadline, tell)
     summary = summarise(_all_results(settings.out), _describe(settings))
@@ -267,51 +267,39 @@ def _base_ready(job: Job, settings: Settings) -> bool:
     return base is None or Job(base, job.seed, job.corpus).result(settings.out).exists()
 
 
-def _side_by_side(settings: Settings, pending: list[Job], deadline: float | None, tell: Callable[[str], None]) -> bool:
-    """`workers` processes, each with its own copy of the data; encodings first, then bases, then the longest."""
+def _side_by_side(
+    settings: Settings, pending: list[Job], corpora: Corpora, deadline: float | None, tell: Callable[[str], None]
+) -> bool:
+    """`workers` processes, each with its own copy of the data; bases first, then the longest."""
+    for corpus, templates in dict.fromkeys((job.corpus, find_recipe(job.row).templates) for job in pending):
+        corpora.get(corpus, templates)  # into the cache, which the processes share
     waiting = sorted(pending, key=lambda job: _rank(job, pending))
-    encodings = list(dict.fromkeys((job.corpus, find_recipe(job.row).templates) for job in waiting))
-    running: dict[Future[Any], Job | tuple[str, str]] = {}
-    ready: set[tuple[str, str]] = set()
-    failed: list[tuple[Job | tuple[str, str], str]] = []
+    running: dict[Future[Any], Job] = {}
+    failed: list[tuple[Job, BaseException]] = []
     threads = max(1, min(2, (os.cpu_count() or 1) // settings.workers))
     context = get_context("spawn")  # a forked process cannot use CUDA
     with ProcessPoolExecutor(settings.workers, context, torch.set_num_threads, (threads,)) as pool:
-        while True:
-            free = settings.workers - len(running)
+        while not any(isinstance(error, BrokenProcessPool) for _, error in failed):
             if deadline is None or deadline - time.time() > LAST_START:
-                for encoding in encodings[:free]:
-                    running[pool.submit(_encode, settings, *encoding)] = encoding
-                encodings, free = encodings[free:], settings.workers - len(running)
-                startable = [j for j in waiting if _encoding(j) in ready and _base_ready(j, settings)][: max(free, 0)]
-                for job in startable:
+                startable = [job for job in waiting if _base_ready(job, settings)]
+                for job in startable[: settings.workers - len(running)]:
                     waiting.remove(job)
                     running[pool.submit(_work, job, settings, deadline)] = job
             if not running:
                 break  # done, out of time, or every job left waits for a base that failed
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                task = running.pop(future)
+                job = running.pop(future)
                 if error := future.exception():
-                    failed.append((task, f"{type(error).__name__}: {error}"))
-                elif isinstance(task, Job):
-                    if future.result() is not None:
-                        tell(_line(task, future.result()))
-                else:
-                    ready.add(task)
-            if any(why.startswith(BrokenProcessPool.__name__) for _, why in failed):
-                break  # a process was killed: nothing can be submitted any more
-    for task, why in failed:
-        name = f"{task.corpus} {task.row} seed {task.seed}" if isinstance(task, Job) else f"encoding {' '.join(task)}"
-        tell(f"{name} failed: {why}")
+                    failed.append((job, error))
+                elif future.result() is not None:
+                    tell(_line(job, future.result()))
+    for job, error in failed:
+        tell(f"{job.corpus} {job.row} seed {job.seed} failed: {type(error).__name__}: {error}")
     return not failed and all(_is_done(job, settings) for job in pending)
 
 
 LAST_START = 20.0
 """Seconds before the end after which no job is begun."""
-
-
-def _encoding(job: Job) -> tuple[str, str]:
-    return job.corpus, find_recipe(job.row).templates
 
 
 def _rank(job: Job, pending: Sequence[Job]) -> tuple[bool, int, int]:
@@ -326,10 +314,6 @@ def _rank(job: Job, pending: Sequence[Job]) -> tuple[bool, int, int]:
 def _data(settings: Settings) -> Corpora:
     """A worker's data, read once a process."""
     return Corpora(settings)
-
-
-def _encode(settings: Settings, corpus: str, templates: str) -> None:
-    _data(settings).get(corpus, templates)
 
 
 def _work(job: Job, settings: Settings, deadline: float | None) -> dict[str, Any] | None:

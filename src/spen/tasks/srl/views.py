@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spen.tasks.charts import draw_lines
-from spen.tasks.srl.arcs import ArcBatch, ArcCorpus, ArcTarget, scatter_labels
+from spen.tasks.srl.arcs import ArcBatch, ArcCorpus, ArcTarget
 from spen.tasks.srl.decoding import DECODERS, Decoder, decode_roles, violations
 from spen.tasks.srl.drawing import PLAIN, WRONG, Arc, draw_arcs, draw_proposition
 from spen.tasks.srl.encoding import decode, encode
@@ -115,9 +115,8 @@ def broken(labels: Sequence[int], spans: Sequence[tuple[int, int]], core: Sequen
 def decoded(followed: Followed, t: int, decoder: Decoder) -> Props:
     """The propositions that rounding y_t gives."""
     labels = decode_roles(followed.outputs[t], followed.target, followed.core, decoder)[0].cpu().numpy()
-    scattered = scatter_labels(followed.corpus, 0, labels)
     senses = [p.sense for p in followed.sentence.propositions]
-    return decode(followed.corpus.encoded, 0, scattered, followed.roles, senses)
+    return decode(followed.corpus.encoded, 0, labels, followed.roles, senses)
 
 
 def arcs(followed: Followed, t: int, predicate: int) -> list[Arc]:
