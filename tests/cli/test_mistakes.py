@@ -312,6 +312,7 @@ def _text(name: str, train: str, test: str | None) -> Callable[[Path], str]:
     return write
 
 
+NO_LABELS = "@relation x\n@attribute a numeric\n@data\n1\n"
 LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
 
 
@@ -319,8 +320,12 @@ LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
     ("write", "line"),
     [
         (_npz(y_train=None, x_test=None), "bad.npz has no y_train, x_test; a multi-label npz holds x_train y_train"),
-        (_npz(x_train=np.full((12, 3), np.nan, np.float32)), "NaN or infinity"),
-        (_npz(y_train=np.full((12, 2), 3, np.float32)), "labels must be 0 or 1"),
+        (_npz(x_train=np.full((12, 3), np.inf, np.float32)), "NaN or infinity"),
+        (_npz(x_train=np.full((12, 3), np.nan, np.float32)), "'x0' has no value in any training row: remove it"),
+        (
+            _npz(y_train=np.full((12, 2), 3, np.float32)),
+            "the target '0' has the values 3; a target is 0 or 1 in every row",
+        ),
         (_npz(y_train=np.eye(11, 2, dtype=np.float32)), "tables of equal length"),
         (lambda place: _spoil(place, b"not a zip"), "bad.npz is not an npz file, or is cut short"),
         (lambda place: _array(place), "bad.npz holds one array; a multi-label npz holds several: save it with numpy"),
@@ -329,12 +334,20 @@ LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
             _text("mine.svm", "what is this\n", LIBSVM),
             "mine-train.svm is not LIBSVM (label,label index:value …): ",
         ),
-        (_text("lone.svm", LIBSVM, None), "no test part beside lone-train.svm: name the two files NAME-train and NAME"),
-        (_text("mine.arff", "@relation x\n@attribute a numeric\n@data\n1\n", "x"), "does not say which attributes are"),
+        (_text("lone.svm", LIBSVM, None), "lone-train.svm: call it lone-test.svm, or give the table another name"),
+        (
+            _text("mine.arff", "@relation x\n@attribute a numeric\n@data\n1\n", "x"),
+            "mine-test.arff is no ARFF file: it has no @data",
+        ),
+        (
+            _text("one.arff", NO_LABELS, NO_LABELS),
+            "does not say which columns are labels: give --targets, some of a, …",
+        ),
         (_text("mine.arff", "hello", "hello"), "mine-train.arff"),
     ],
     ids=[
         "missing",
+        "infinite",
         "nan",
         "no 0/1",
         "lengths",
@@ -343,6 +356,7 @@ LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
         "unseen label",
         "no svm",
         "no test",
+        "no test data",
         "no labels",
         "no arff",
     ],
@@ -368,11 +382,8 @@ def _array(place: Path) -> str:
 def test_other_data_than_the_run_was_trained_on(folder: Path) -> None:
     options = SMALLER["spen train bibtex-"].split()
     assert spen("train", "bibtex-end-to-end", "--out", "sets", *options).status == 0
-    line = "sets was trained on other data: its weights do not fit 4 inputs and 3 labels"
+    line = "other.npz lacks the columns 'x4', 'x5', 'x6' and 5 more, which the model was trained on"
     parts = {f"x_{s}": np.ones((12, 4), np.float32) for s in ("train", "test")}
     parts |= {f"y_{s}": np.eye(12, 3, dtype=np.float32) for s in ("train", "test")}
     np.savez(folder / "other.npz", **parts)
     expect(line, "evaluate", "sets", "--data", "other.npz")
-    expect(
-        "label sets are scored on dev or test: the threshold is tuned on dev", "evaluate", "sets", "--split", "train"
-    )

@@ -40,6 +40,7 @@ SMALLER = {
     "spen train dp-3": _DENOISING,
     "spen train srl/spen": _ROLES,
     "spen train bibtex-": _SETS,
+    "spen train labels": _SETS,
     "spen reproduce table1 --quick": "--rows tv",
     "spen reproduce table1 --data simulated": "--rows tv --json",
     "spen reproduce table2 --data ewt": "--rows local --seeds 1 --quick --device cpu --out runs/ewt",
@@ -107,6 +108,12 @@ def _label_sets(folder: Path, data: Path) -> None:
     parts = {"x_train": x[:40], "y_train": y[:40], "x_test": x[40:], "y_test": y[40:]}
     np.savez(data / "bibtex.npz", **parts)
     np.savez(folder / "mine.npz", **parts)
+    songs = [
+        f"{100 + a:.0f},{'CD'[int(b)]},{int(a > 0)},{int(b)}"
+        for a, b in 20 * random.standard_normal((40, 2)).round() % 2
+    ]
+    (folder / "songs.csv").write_text("\n".join(["tempo,key,happy,calm", *songs]) + "\n")
+    (folder / "new-songs.csv").write_text("key,tempo\nC,120\nD,90\n")
     for name, rows in (("train", slice(0, 40)), ("test", slice(40, 60))):
         lines = ["@relation 'mine: -C 3'", *(f"@attribute l{i} {{0,1}}" for i in range(3))]
         lines += [f"@attribute x{i} numeric" for i in range(12)] + ["@data"]

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from spen.cli.catalogue import complete_data, complete_recipe, find_recipe
-from spen.cli.options import OUT_OF_TIME, Json, OnDevice, Seconds, Settings, task_examples
+from spen.cli.options import (
+    OUT_OF_TIME,
+    Json,
+    OnDevice,
+    Seconds,
+    Settings,
+    check_options,
+    task_examples,
+    with_task_options,
+)
 from spen.cli.terminal import answer, examples, resumable, working
 from spen.tasks.options import parse_settings
 
 EXAMPLES = examples(*task_examples("train"))
 
 
+@with_task_options("train")
 def train(
     recipe: Annotated[str, typer.Argument(help="A name from `spen list`.", autocompletion=complete_recipe)],
     data: Annotated[
@@ -30,12 +40,14 @@ def train(
     seconds: Seconds = None,
     settings: Settings = None,
     as_json: Json = False,
+    options: dict[str, Any] | None = None,
 ) -> None:
     """Train a recipe into a run folder. Interrupted, the same command goes on where it stopped."""
     from spen.tasks.task import TrainOrder
 
     task, name = find_recipe(recipe, data)
     changes = parse_settings(settings or [])
+    check_options("train", task, options or {})
     if devices > 1 and not task.several_devices:
         raise ValueError(f"recipes of {task.name} train on one device, not on {devices}")
     where = data or task.default_data(name)
@@ -46,7 +58,8 @@ def train(
 
         resolve_device(device)
     with resumable(folder):
-        result = task.train(TrainOrder(name, where, folder, seed, devices, device, seconds, changes))
+        order = TrainOrder(name, where, folder, seed, devices, device, seconds, changes, options or {})
+        result = task.train(order)
     if as_json:
         answer({"run": folder, "finished": result is not None, **(vars(result) if result else {})})
     elif result is None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spen.search import Found
     from spen.training import Stage
 
-__all__ = ["SimpleOpened", "SimpleTask"]
+__all__ = ["SimpleOpened", "SimpleTask", "answer_files"]
 
 _SEARCH = (
     Option("steps", int, "Steps of each descent; more than were trained repeat the last one.", least=1),
@@ -212,17 +212,9 @@ class SimpleOpened(Opened):
     def predict(
         self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
     ) -> Iterator[Path]:
-        files = [p for path in inputs for p in (sorted(path.iterdir()) if path.is_dir() else [path])]
-        if out is None:
-            raise ValueError("give --out, a file for one input or a folder for several")
-        single = len(files) == 1 and not inputs[0].is_dir() and bool(out.suffix)
-        targets = [out if single else out / path.name for path in files]
-        for path, target in zip(files, targets, strict=True):
-            if target.resolve() in {p.resolve() for p in files}:
-                raise ValueError(f"{target} would be overwritten by the answer for {path}; give another -o")
         search = {o.name: options.pop(o.name) for o in _SEARCH if o.name in options}
-        todo = zip(files, targets, strict=True)
-        for path, target in todo if progress is None else progress(todo, len(files), "files"):
+        todo = answer_files(inputs, out)
+        for path, target in todo if progress is None else progress(todo, len(todo), "files"):
             answer = self.answer(self.task.read(path, **options)[None], **search)[0]
             target.parent.mkdir(parents=True, exist_ok=True)
             self.task.write(answer, target, **options)
@@ -250,6 +242,22 @@ def _line(item: tuple[str, Any]) -> str:
     if isinstance(value, dict):
         return "\n".join([f"  {name}", *(f"    {key:>4} {number:.4f}" for key, number in value.items())])
     return f"  {name} {value:.4f}"
+
+
+def answer_files(inputs: Sequence[Path], out: Path | None, suffix: str = "") -> list[tuple[Path, Path]]:
+    """(file, the file for its answer): ``out`` is a file for one input, a folder for several; no input is overwritten.
+
+    In a folder an answer has the name of its input, with ``suffix`` if one is given.
+    """
+    files = [p for path in inputs for p in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    if out is None:
+        raise ValueError("give --out, a file for one input or a folder for several")
+    single = len(files) == 1 and not inputs[0].is_dir() and bool(out.suffix)
+    targets = [out if single else out / (path.stem + suffix if suffix else path.name) for path in files]
+    for path, target in zip(files, targets, strict=True):
+        if target.resolve() in {p.resolve() for p in files}:
+            raise ValueError(f"{target} would be overwritten by the answer for {path}; give another -o")
+    return list(zip(files, targets, strict=True))
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:

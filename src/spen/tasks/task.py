@@ -104,7 +104,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What ``spen train`` was asked for. ``settings`` are the KEY=VALUE pairs of --set."""
+    """What ``spen train`` was asked for: ``settings`` of --set as KEY=VALUE, ``options`` that the task has declared."""
 
     recipe: str
     data: str
@@ -114,6 +114,7 @@ class TrainOrder:
     device: str = "auto"
     seconds: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -209,7 +210,7 @@ class Task(ABC):
     reads_stdin: bool = False
     """Whether ``predict`` takes ``-`` for the standard input."""
     options: Mapping[str, tuple[Option, ...]] = {}
-    """Options of the task by command: evaluate, predict, bench, reproduce."""
+    """Options of the task by command: train, evaluate, predict, bench, reproduce."""
     commands: tuple[Command, ...] = ()
     tab: str | None = None
     """The task's ``Tab`` in the viewer, as "module:name"."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
-from spen.tasks.multilabel.data import Splits
+from spen.tasks.multilabel.data import Splits, read_parts
 from spen.tasks.multilabel.label_sets import LabelSets
+from spen.tasks.multilabel.tables import Schema
 
 
 def small_splits(size: int = 240, inputs: int = 12, labels: int = 5) -> Splits:
@@ -17,3 +20,15 @@ def small_splits(size: int = 240, inputs: int = 12, labels: int = 5) -> Splits:
     names = tuple(f"label {i}" for i in range(labels))
     parts = [LabelSets(x[a:b], y[a:b], names) for a, b in ((0, 140), (140, 190), (190, size))]
     return Splits(*parts)
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def read(path: Path, *targets: str) -> LabelSets:
+    """The first table of a file, as the model of a fresh training would read it."""
+    table = read_parts(path, targets)[0]
+    return Schema.of(table).label_sets(table)

@@ -1,199 +1,143 @@
-"""Readers of npz, ARFF and LIBSVM files."""
+"""Tables from CSV, parquet, npz and LIBSVM files, and how they are split."""
 
 from __future__ import annotations
 
+import csv
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from spen.tasks.multilabel.arff import read_arff
-from spen.tasks.multilabel.data import hold_out, load, read_libsvm, read_npz
+from spen.tasks.multilabel.data import hold_out, load, read_csv, read_parts, read_table
 from spen.tasks.multilabel.label_sets import LabelSets
-from tests.tasks.multilabel.small import small_splits
+from spen.tasks.multilabel.tables import Schema
+from tests.tasks.multilabel.small import read, small_splits, write
 
 X = [[0.5, 1.0, 0.0], [0.0, 0.0, 2.0]]
 Y = [[1.0, 0.0], [1.0, 1.0]]
+SONGS = "tempo,key,happy,calm\n120,C,1,0\n90,D,0,true\n,C,1,FALSE\n100,,0,1\n"
 
 
-def write(folder: Path, name: str, text: str) -> Path:
-    path = folder / name
-    path.write_text(text, encoding="utf-8")
-    return path
+def test_a_csv_has_numbers_words_and_gaps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = read(write(tmp_path, "songs.csv", SONGS), "happy", "calm")
+    assert found.labels == ("happy", "calm")
+    assert found.y.tolist() == [[1, 0], [0, 1], [1, 0], [0, 1]]
+    mean = np.float32(310 / 3).item()
+    assert found.x.tolist() == [[120, 1, 0], [90, 0, 1], [mean, 1, 0], [100, 0, 0]]
+    assert capsys.readouterr().err.endswith(
+        "songs.csv: 2 missing values in the columns 'tempo', 'key'; a number becomes the mean of the training rows, "
+        "a word none of the column's words\n"
+    )
+    for separator in ";\t":
+        path = write(tmp_path, "other.csv", "\ufeff" + SONGS.replace(",", separator))
+        assert torch.equal(read(path, "happy", "calm").x, found.x)
 
 
-DENSE = """% a comment
-@relation 'toy: -C 2'
-@attribute sport {0,1}
-@attribute 'fine art' {0,1}
-@attribute length numeric
-@attribute "a b" REAL
-@attribute c integer
-@data
-1,0,0.5,1.0,0
-1,1,0,0,2
-"""
-SPARSE = DENSE.split("@data")[0].replace(": -C 2", "") + "@data\n{0 1,2 0.5,3 1.0}\n{0 1, 1 1, 4 2}\n"
-XML = """<?xml version="1.0"?><labels xmlns="http://mulan.sourceforge.net/labels">
-<label name="fine art"></label><label name="sport"></label></labels>"""
-
-
-def test_arff_dense_and_sparse(tmp_path: Path) -> None:
-    dense = read_arff(write(tmp_path, "a.arff", DENSE))
-    assert dense.x.tolist() == X
-    assert dense.y.tolist() == Y
-    assert dense.labels == ("sport", "fine art")
-    path = write(tmp_path, "b.arff", SPARSE)
-    assert torch.equal(read_arff(path, 2).x, dense.x)
-    assert read_arff(path, ["fine art"]).x.shape == (2, 4)
-    with pytest.raises(ValueError, match="does not say which attributes are labels"):
-        read_arff(path)
-    write(tmp_path, "b.xml", XML)
-    mulan = read_arff(path)
-    assert mulan.labels == ("fine art", "sport")
-    assert mulan.y.tolist() == [[0, 1], [1, 1]]
-    assert torch.equal(read_arff(path, tmp_path / "b.xml").y, mulan.y)
-
-
-def test_arff_labels_at_the_end_and_nominal_inputs(tmp_path: Path) -> None:
-    text = "@relation t\n@attribute colour {red,'dark blue',green}\n@attribute l {0,1}\n@data\n'dark blue',1\ngreen,0\n"
-    found = read_arff(write(tmp_path, "c.arff", text), -1)
-    assert found.x.tolist() == [[0, 1, 0], [0, 0, 1]]
-    assert found.y.tolist() == [[1], [0]]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (("@data", "@dat"), "it has no @data"),
-        (("1,0,0.5,1.0,0", "1,0,0.5,1.0"), "a row has 4 values for 5 attributes"),
-        (("1,0,0.5,1.0,0", "1,0,?,1.0,0"), "a value of 'length' is missing"),
-        (("1,0,0.5,1.0,0", "1,7,0.5,1.0,0"), "'7' is no value of 'fine art'"),
-        (("1,0,0.5,1.0,0", "1,0,long,1.0,0"), "d.arff: 'long' is no value of 'length'"),
-        (("length numeric", "length string"), "is of type string"),
-        (("length numeric", "length"), "d.arff: '@attribute length' has no name and type of an attribute"),
-        (("sport {0,1}", "sport {0,1"), "d.arff: '@attribute sport {0,1' has no name and type of an attribute"),
-    ],
-)
-def test_broken_arff_is_named(tmp_path: Path, change: tuple[str, str], message: str) -> None:
-    path = write(tmp_path, "d.arff", DENSE.replace(*change))
-    with pytest.raises(ValueError, match=message):
-        read_arff(path)
-    with pytest.raises(ValueError, match=r"has no attributes \['unknown'\]"):
-        read_arff(write(tmp_path, "e.arff", DENSE), ["unknown"])
-
-
-@pytest.mark.parametrize("kind", ["{0,1}", "{1,0}", "numeric", "{1, 0}"])
-def test_labels_of_an_arff_are_0_and_1_in_either_order(tmp_path: Path, kind: str) -> None:
-    header = f"@relation 't: -C 1'\n@attribute l{' ' * (kind == 'numeric')}{kind}\n@attribute a numeric\n@data\n"
-    assert read_arff(write(tmp_path, "a.arff", header + "1,3\n0,4\n")).y.tolist() == [[1], [0]]
-    sparse = read_arff(write(tmp_path, "b.arff", header + "{1 3}\n{0 1}\n{0 0,1 4}\n"))
-    left_out = 1 if kind.startswith("{1") else 0  # a sparse row leaves out the first nominal value
-    assert sparse.y.tolist() == [[left_out], [1], [0]]
-    assert sparse.x.tolist() == [[3], [0], [4]]
-
-
-@pytest.mark.parametrize(
-    ("kind", "row", "values"),
-    [
-        ("{yes,no}", "yes", "yes, no"),
-        ("{a,b,c}", "b", "a, b, c"),
-        ("numeric", "2.5", "1, 2.5"),
-        ("{0,1,2}", "1", "0, 1, 2"),
-    ],
-)
-def test_other_labels_of_an_arff_are_named(tmp_path: Path, kind: str, row: str, values: str) -> None:
-    first = "1" if kind == "numeric" else row
-    text = f"@relation 't: -C 1'\n@attribute 'fine art' {kind}\n@attribute a numeric\n@data\n{first},3\n{row},3\n"
-    with pytest.raises(ValueError, match=rf"a\.arff: the label 'fine art' has the values {values}, not 0 and 1"):
-        read_arff(write(tmp_path, "a.arff", text))
-
-
-def test_a_sparse_row_leaves_out_the_first_value_of_an_input(tmp_path: Path) -> None:
-    header = "@relation 't: -C 1'\n@attribute l {0,1}\n@attribute a {1,0}\n@attribute b {x,y,z}\n@data\n"
-    found = read_arff(write(tmp_path, "a.arff", header + "{0 1}\n{1 0,2 z}\n"))
-    assert found.x.tolist() == [[1, 1, 0, 0], [0, 0, 0, 1]]
-    assert found.y.tolist() == [[1], [0]]
-
-
-@pytest.mark.parametrize("cell", ["-1 9", "5 1", "x 1", "3"])
-def test_a_sparse_cell_of_no_attribute_is_refused(tmp_path: Path, cell: str) -> None:
-    path = write(tmp_path, "a.arff", SPARSE.replace("{0 1, 1 1, 4 2}", "{" + cell + "}"))
-    with pytest.raises(ValueError, match=rf"a\.arff: '{cell}' in a sparse row is not an index from 0 to 4 and a value"):
-        read_arff(path, 2)
-
-
-COLOURS = """@relation 'toy: -C 1'
-@attribute l {0,1}
-@attribute f numeric
-@attribute g {0,1}
-@attribute colour {red,green,blue}
-@data
-1,1,0,red
-0,2,1,blue
-"""
-
-
-@pytest.mark.parametrize(
-    ("change", "what", "difference"),
-    [
-        (("f numeric\n@attribute g {0,1}", "g {0,1}\n@attribute f numeric"), "attributes", "'g' in the place of 'f'"),
-        (("@attribute f", "@attribute h"), "attributes", "'h' in the place of 'f'"),
-        (("@attribute f", "@attribute e numeric\n@attribute f"), "attributes", "'e' in the place of 'f'"),
+def test_new_rows_are_read_as_the_training_rows_were(tmp_path: Path) -> None:
+    table = read_parts(write(tmp_path, "songs.csv", SONGS), ["happy", "calm"])[0]
+    schema = Schema(**Schema.of(table).describe())
+    new = read_table(write(tmp_path, "new.csv", "key,tempo\nD,7\n?,NA\n"))
+    assert schema.x(new).tolist() == [[7, 0, 1], [np.float32(310 / 3).item(), 0, 0]]
+    digits = Schema({"key": ("1", "C")}, ("a",))  # a column of words keeps its words, where all of them are numbers
+    assert digits.x(read_table(write(tmp_path, "new.csv", "key,a\n1,0\n"))).tolist() == [[1, 0]]
+    for text, sentence in (
+        ("key\nC\n", "new.csv lacks the column 'tempo', which the model was trained on"),
+        ("key,tempo,a,b,c,d\nC,1,1,1,1,1\n", "has the columns 'a', 'b', 'c' and 1 more, which the model does not know"),
         (
-            ("@attribute colour {red,green,blue}\n", ""),
-            "attributes",
-            "nothing in the place of 'colour' {red,green,blue}",
+            "key,tempo\nE,1\n",
+            r"'E' in the column 'key' is none of the words it was trained on \(C, D\); correct it, or le",
         ),
-        (("{red,", "{pink,"), "attributes", "'colour' {pink,green,blue} in the place of 'colour' {red,green,blue}"),
-        (("-C 1", "-C 2"), "labels", "'f' in the place of nothing"),
-        (("-C 1", "-C -1"), "labels", "'colour' in the place of 'l'"),
+        ("key,tempo\nC,fast\n", "new.csv: fast in the column 'tempo' is no number"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            schema.x(read_table(write(tmp_path, "new.csv", text)))
+    with pytest.raises(ValueError, match="lacks the target 'happy'"):
+        schema.y(new)
+
+
+@pytest.mark.parametrize(
+    ("text", "targets", "sentence"),
+    [
+        ("", "a", r"bad\.csv is empty"),
+        (" \n\n", "a", r"bad\.csv is empty"),
+        ("a,b\n", "a", r"bad\.csv has no rows"),
+        ("a,b\n1,2,3\n", "a", r"bad\.csv: line 2 has 3 values for 2 columns"),
+        ("a,a\n1,2\n", "a", r"bad\.csv has the column 'a' twice: give each column a name of its own"),
+        ("a,b\n1,2\n", "c", r"bad\.csv has no column 'c', which --targets names; its last ones are a, b"),
+        ("a,b\n1,2\n", "a,a", "--targets has 'a' twice: name each target once"),
+        ("a,b\n1,2\n", "a,b", r"every column of .*bad\.csv is a target: there is nothing to predict from"),
+        ("a,b\nred,2\nblue,2\n", "a", "the target 'a' has the values blue, red; a target is 0 or 1 in every row"),
+        ("a,b\n0.5,2\n1,2\n", "a", "the target 'a' has the values 0.5, 1; a target is 0 or 1 in every row"),
+        ("a,b\n,2\n1,2\n", "a", "a value of the target 'a' is missing; fill it in, or remove the row"),
+        ("a,b\n1,inf\n", "a", "NaN or infinity"),
+        ("a,b\n" + "".join(f"1,w{i}\n" for i in range(101)), "a", "'b' has 101 different words, more than 100: remove"),
     ],
 )
-def test_an_arff_test_part_with_other_columns_is_refused(
-    tmp_path: Path, change: tuple[str, str], what: str, difference: str
-) -> None:
-    write(tmp_path, "toy-test.arff", COLOURS.replace(*change))
-    with pytest.raises(ValueError, match=rf"toy-test\.arff has other {what} than the training part: {difference}$"):
-        load(write(tmp_path, "toy-train.arff", COLOURS), dev=0.5)
+def test_a_bad_csv_is_named(tmp_path: Path, text: str, targets: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        read(write(tmp_path, "bad.csv", text), *targets.split(","))
 
 
-def test_an_arff_test_part_may_write_0_and_1_its_own_way(tmp_path: Path) -> None:
-    train = write(tmp_path, "toy-train.arff", COLOURS)
-    write(tmp_path, "toy-test.arff", COLOURS.replace("l {0,1}", "l {1,0}").replace("g {0,1}", "g numeric"))
-    test = load(train, dev=0.5).test
-    assert test.x.tolist() == [[1, 0, 1, 0, 0], [2, 1, 0, 0, 1]]
-    assert test.y.tolist() == [[1], [0]]
+def test_other_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "latin.csv").write_bytes("a,b\nü,1\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin\.csv is not UTF-8 text: save it as UTF-8"):
+        read(tmp_path / "latin.csv", "b")
+    with pytest.raises(ValueError, match=r"a\.xlsx should end in one of \.csv, \.tsv, \.arff"):
+        read(tmp_path / "a.xlsx", "b")
+    with pytest.raises(ValueError, match=r"a\.csv does not say which columns are labels: give --targets, some of a, b"):
+        read(write(tmp_path, "a.csv", "a,b\n1,2\n"))
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = write(tmp_path, "a.parquet", "nothing")
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        with pytest.raises(
+            ValueError, match=r'a\.parquet needs pyarrow: pip install "spen\[tables\]", or save the tabl'
+        ):
+            read(path, "b")
+        return
+    with pytest.raises(ValueError, match=r"a\.parquet is not a parquet file: "):
+        read(path, "b")
+    columns = {"a": [1.5, None, 2.5], "key": ["C", "D", None], "b": [True, False, True], "c": [0, 1, 1]}
+    parquet.write_table(pyarrow.table(columns), path)
+    found = read(path, "b", "c")
+    assert found.x.tolist() == [[1.5, 1, 0], [2, 0, 1], [2.5, 0, 0]]
+    assert found.y.tolist() == [[1, 0], [0, 1], [1, 1]]
 
 
 def test_libsvm(tmp_path: Path) -> None:
     path = write(tmp_path, "a.svm", "1 1:0.5 2:1\n1,4 3:2\n")
-    found = read_libsvm(path)
+    found = read(path)
     assert found.x.tolist() == X
     assert found.y.tolist() == Y
     assert found.labels == ("1", "4")
-    wide = read_libsvm(write(tmp_path, "b.svm", "4 1:1\n"), inputs=3, labels=found.labels)
+    schema = Schema.of(read_parts(path)[0])
+    wide = schema.label_sets(read_table(write(tmp_path, "b.svm", "4 1:1\n")))
     assert wide.x.tolist() == [[1, 0, 0]]
     assert wide.y.tolist() == [[0, 1]]
-    zero = read_libsvm(write(tmp_path, "c.svm", "1 0:0.5 1:1\n"))
-    assert zero.x.tolist() == [[0.5, 1.0]]
+    assert read(write(tmp_path, "c.svm", "1 0:0.5 1:1\n")).x.tolist() == [[0.5, 1.0]]
     with pytest.raises(ValueError, match="the label 9, which the training part does not"):
-        read_libsvm(write(tmp_path, "d.svm", "9 1:1\n"), inputs=3, labels=found.labels)
+        schema.label_sets(read_table(write(tmp_path, "d.svm", "9 1:1\n")))
+    with pytest.raises(ValueError, match="has the columns 'x0', 'x4', which the model does not know"):
+        schema.x(read_table(write(tmp_path, "d.svm", "1 0:3 4:1\n")))
 
 
 @pytest.mark.parametrize(
     ("train", "test", "expected"),
     [
         ("1 0:1 2:3\n1 1:2\n", "1 1:5 2:7\n", [[0, 5, 7]]),
-        ("1 1:1 2:3\n1 1:2\n", "1 0:5 2:7\n", [[5, 0, 7]]),
         ("1 1:1 3:3\n1 1:2\n", "1 1:5 3:7\n", [[5, 0, 7]]),
         ("1 1:1 3:3 # from 0: no\n1 1:2\n", "1 1:5 3:7\n", [[5, 0, 7]]),
     ],
 )
-def test_libsvm_parts_count_from_the_same_number(
-    tmp_path: Path, train: str, test: str, expected: list[list[float]]
-) -> None:
+def test_libsvm_columns_go_by_their_index(tmp_path: Path, train: str, test: str, expected: list[list[float]]) -> None:
     write(tmp_path, "toy_test.svm", test)
     assert load(write(tmp_path, "toy_train.svm", train), dev=0.5).test.x.tolist() == expected
 
@@ -202,28 +146,45 @@ def test_npz_and_paths(tmp_path: Path) -> None:
     small = small_splits()
     parts = {"x_train": small.train.x, "y_train": small.train.y, "x_test": small.test.x, "y_test": small.test.y}
     np.savez(tmp_path / "a.npz", **{k: v.numpy().astype(np.uint8) for k, v in parts.items()})
-    train, test = read_npz(tmp_path / "a.npz")
-    assert torch.equal(train.x, small.train.x)
-    assert test.labels == ("0", "1", "2", "3", "4")
+    train, test = read_parts(tmp_path / "a.npz")
+    assert torch.equal(Schema.of(train).x(train), small.train.x)
+    assert test.targets == ("0", "1", "2", "3", "4")
     splits = load(tmp_path / "a.npz", dev=0.2)
     assert (len(splits.train), len(splits.dev), len(splits.test)) == (112, 28, 50)
-    np.savez(tmp_path / "b.npz", x_train=np.zeros(3))
-    with pytest.raises(ValueError, match="has no y_train, x_test, y_test"):
-        read_npz(tmp_path / "b.npz")
-    np.savez(tmp_path / "c.npz", **{**parts, "x_test": small.test.x[:, :9]})
-    with pytest.raises(ValueError, match=r"c\.npz: x_test has 9 columns, but x_train has 12"):
-        read_npz(tmp_path / "c.npz")
+    np.savez(tmp_path / "b.npz", x=small.test.x, y=small.test.y, label_names=list("abcde"))
+    assert read(tmp_path / "b.npz").labels == tuple("abcde")
+    with pytest.raises(ValueError, match=r"a\.npz holds two parts; the npz of one table holds x"):
+        read_table(tmp_path / "a.npz")
+    for name, arrays, sentence in (
+        ("c", {"x_train": np.zeros(3)}, "has no y_train, x_test, y_test"),
+        (
+            "d",
+            {**parts, "x_test": small.test.x[:, :9]},
+            r"d\.npz lacks the columns 'x9', 'x10', 'x11', which the model",
+        ),
+        ("e", {"x": small.test.x, "y": small.test.y, "label_names": ["a"]}, "12 and 1 names for 12 inputs, 5 labels"),
+    ):
+        np.savez(tmp_path / f"{name}.npz", **arrays)
+        with pytest.raises(ValueError, match=sentence):
+            load(tmp_path / f"{name}.npz")
 
 
-def test_train_and_test_files_side_by_side(tmp_path: Path) -> None:
-    write(tmp_path, "toy-train.arff", DENSE)
-    with pytest.raises(FileNotFoundError, match="no test part beside"):
-        load(tmp_path / "toy-train.arff", dev=0.5)
-    write(tmp_path, "toy-test.arff", DENSE)
-    assert len(load(tmp_path / "toy-train.arff", dev=0.5).test) == 2
-    write(tmp_path, "toy_train.svm", "1 1:0.5 2:1\n1,4 3:2\n")
-    write(tmp_path, "toy_test.svm", "4 1:0.5\n")
-    assert load(tmp_path / "toy_train.svm", dev=0.5).test.y.tolist() == [[0, 1]]
+def test_train_and_test_files_side_by_side_or_a_fifth(tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i % 2}\n" for i in range(20))
+    path = write(tmp_path, "toy-train.csv", "a,b\n" + rows)
+    with pytest.raises(
+        FileNotFoundError, match="no test part beside .*: call it toy-test.csv, or give the table another"
+    ):
+        load(path, ["b"])
+    write(tmp_path, "toy-test.csv", "b,a\n1,7\n")
+    assert load(path, ["b"]).test.x.tolist() == [[7]]
+    whole = load(write(tmp_path, "toy.csv", "a,b\n" + rows), ["b"])
+    assert (len(whole.train), len(whole.dev), len(whole.test)) == (14, 2, 4)
+    seen = torch.cat([whole.train.x, whole.dev.x, whole.test.x]).flatten()
+    assert sorted(seen.tolist()) == list(range(20))
+    assert whole.schema is not None
+    trained_on = torch.cat([whole.train.x, whole.dev.x])
+    assert whole.schema.inputs["a"] == pytest.approx(trained_on.mean().item()), "no word of the test rows"
 
 
 def test_holding_out_is_a_partition_and_repeats() -> None:
@@ -250,6 +211,31 @@ def test_label_sets_refuse_what_is_no_label_set() -> None:
         LabelSets(x / 0, y, ("a",))
     with pytest.raises(ValueError, match="labels must be 0 or 1"):
         LabelSets(x, y + 0.5, ("a",))
+
+
+CELLS = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), max_size=6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(CELLS, st.floats(allow_nan=False)), min_size=1, max_size=5), st.sampled_from(",;\t"))
+def test_a_csv_that_python_writes_is_read(rows: list[tuple[str, float]], separator: str) -> None:
+    file = io.StringIO(newline="")
+    csv.writer(file, delimiter=separator).writerows([("word", "number"), *rows])
+    table = read_csv(Path("a.csv"), file.getvalue())
+    assert [str(v) for v in table.columns["word"]] == [word.strip().replace("\r\n", "\n") for word, _ in rows]
+    assert [float(v) for v in table.columns["number"]] == [number for _, number in rows]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet='ab01,;"?\n ', min_size=1, max_size=60).filter(str.strip))
+def test_any_csv_is_read_or_refused_with_a_sentence(text: str) -> None:
+    try:
+        table = read_csv(Path("a.csv"), text)
+        Schema.of(table).x(table)
+    except ValueError as error:
+        assert str(error).startswith(("a.csv", "the inputs"))  # noqa: PT017
+    else:
+        assert len(table) > 0
 
 
 @pytest.mark.parametrize(

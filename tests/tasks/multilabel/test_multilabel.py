@@ -191,7 +191,7 @@ def test_a_recipe_survives_its_description_and_takes_text() -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             recipe.with_options(**options)
-    with pytest.raises(ValueError, match="there is no multilabel recipe 'x'; there are bibtex-feedforward"):
+    with pytest.raises(ValueError, match="there is no multilabel recipe 'x'; there are labels, bibtex-feedforward"):
         find_recipe("x")
 
 

@@ -1,18 +1,17 @@
-"""ARFF files with several labels, as MULAN and MEKA write them."""
+"""ARFF files with several labels, dense or sparse, as MULAN and MEKA write them."""
 
 from __future__ import annotations
 
 import csv
 import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from spen.tasks.multilabel.label_sets import LabelSets, tensor
+from spen.tasks.multilabel.tables import Table, named
 
 Attribute = tuple[str, list[str] | None]  # its name, and its values if nominal
 _ATTRIBUTE = re.compile(
@@ -20,77 +19,44 @@ _ATTRIBUTE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class _Header:
-    """What a file says before its rows, and the lines that hold these."""
+def read_arff(path: Path, text: str) -> Table:
+    """A table. Its targets come from MEKA's ``-C`` in the relation's name, or from a MULAN XML file beside it.
 
-    attributes: list[Attribute]
-    labels: list[str]
-    lines: Iterator[str]
-
-
-def read_arff(
-    path: Path | str, labels: Sequence[str] | int | Path | None = None, *, train: Path | str | None = None
-) -> LabelSets:
-    """An ARFF file, dense or sparse; nominal attributes of two values {0,1} are numbers, others one column a value.
-
-    ``labels`` names the attributes that are labels; or counts them (positive: the first ones, negative: the last
-    ones, as MEKA's ``-C``); or is a MULAN XML file. Without it, MEKA's ``-C n`` in the relation's name is used, else
-    an XML file of the same name beside this one. ``train`` is the training part of a test part, which must have the
-    same attributes and labels in the same order.
+    Nominal attributes of values 0 and 1 are numbers. What a sparse row leaves out is 0, or the first nominal value.
     """
-    path = Path(path)
-    header = _header(path, labels)
-    if train is not None:
-        seen = _header(Path(train), labels)
-        _refuse_other(path, "attributes", *([_kind(a) for a in h.attributes] for h in (header, seen)))
-        _refuse_other(path, "labels", *([repr(name) for name in h.labels] for h in (header, seen)))
-    rows = list(_arff_rows(header.lines, header.attributes, path))
-    columns: list[np.ndarray] = []
-    targets = []
-    for k, (name, values) in enumerate(header.attributes):
-        column = np.array([row[k] for row in rows], dtype=np.float32)
-        if name in header.labels:
-            _check_label(name, values or [f"{v:g}" for v in np.unique(column)], path)
-            targets.append((header.labels.index(name), column))
-        elif values is None or len(values) <= 2:
-            columns.append(column)
-        else:
-            columns += [(column == v).astype(np.float32) for v in range(len(values))]
-    y = [column for _, column in sorted(targets, key=lambda pair: pair[0])]
-    x = np.stack(columns, 1) if columns else np.zeros((len(rows), 0), np.float32)
-    return LabelSets(tensor(x), tensor(np.stack(y, 1)), tuple(header.labels))
+    lines = iter(text.splitlines())
+    relation, attributes = _header(lines, path)
+    names = [name for name, _ in attributes]
+    columns = [np.array(column) for column in zip(*_rows(lines, attributes, path), strict=True)]
+    words = {name: tuple(values) for name, values in attributes if values is not None and not _is_binary(values)}
+    return named(str(path), names, columns, targets=_targets(relation, names, path), words=words)
 
 
-def _header(path: Path, labels: Sequence[str] | int | Path | None) -> _Header:
-    lines = iter(path.read_text(encoding="utf-8").splitlines())
-    relation, attributes = _arff_header(lines, path)
-    return _Header(attributes, _arff_labels(labels, relation, [name for name, _ in attributes], path), lines)
+def read_labels(xml: Path) -> list[str]:
+    """The names of the labels in MULAN's XML file."""
+    try:
+        tags = [e for e in ElementTree.parse(xml).iter() if e.tag.split("}")[-1] == "label"]
+        return [tag.attrib["name"] for tag in tags]
+    except (ElementTree.ParseError, KeyError) as error:
+        raise ValueError(f"{xml} is no list of labels as MULAN writes it: {error}") from None
 
 
-def _refuse_other(path: Path, what: str, found: list[str], seen: list[str]) -> None:
-    for here, there in zip_longest(found, seen, fillvalue="nothing"):
-        if here != there:
-            raise ValueError(f"{path} has other {what} than the training part: {here} in the place of {there}")
+def _targets(relation: str, names: list[str], path: Path) -> tuple[str, ...]:
+    meka = re.search(r"-C\s+(-?\d+)", relation)
+    if meka:
+        count = int(meka[1])
+        return tuple(names[:count] if count > 0 else names[count:])
+    # MULAN's yeast-train.arff has yeast.xml beside it.
+    stems = dict.fromkeys((path.stem, re.sub(r"[-_]?(train|test)$", "", path.stem, flags=re.IGNORECASE)))
+    found = next((xml for stem in stems if (xml := path.with_name(f"{stem}.xml")).exists()), None)
+    labels = [] if found is None else read_labels(found)
+    unknown = [name for name in labels if name not in names]
+    if unknown:
+        raise ValueError(f"{found} has the label {unknown[0]!r}, which {path} does not: it belongs to another file")
+    return tuple(labels)
 
 
-def _kind(attribute: Attribute) -> str:
-    """Alike for attributes that are read alike."""
-    name, values = attribute
-    return repr(name) if values is None or _is_binary(values) else f"{name!r} {{{','.join(values)}}}"
-
-
-def _is_binary(values: Iterable[str]) -> bool:
-    return set(values) <= {"0", "1"}
-
-
-def _check_label(name: str, values: list[str], path: Path) -> None:
-    if not _is_binary(values):
-        some = ", ".join(values[:5]) + (", …" if len(values) > 5 else "")
-        raise ValueError(f"{path}: the label {name!r} has the values {some}, not 0 and 1")
-
-
-def _arff_header(lines: Iterable[str], path: Path) -> tuple[str, list[Attribute]]:
+def _header(lines: Iterable[str], path: Path) -> tuple[str, list[Attribute]]:
     relation = ""
     attributes: list[Attribute] = []
     for line in lines:
@@ -113,9 +79,8 @@ def _arff_header(lines: Iterable[str], path: Path) -> tuple[str, list[Attribute]
     raise ValueError(f"{path} is no ARFF file: it has no @data")
 
 
-def _arff_rows(lines: Iterable[str], attributes: list[Attribute], path: Path) -> Iterable[list[float]]:
-    # What a sparse row leaves out is 0, or the first value of a nominal attribute.
-    left_out = [_arff_value(a[1][0], a, path) if a[1] else 0.0 for a in attributes]
+def _rows(lines: Iterable[str], attributes: list[Attribute], path: Path) -> Iterator[list[Any]]:
+    left_out = [_value(a[1][0], a, path) if a[1] else 0.0 for a in attributes]
     for line in lines:
         line = line.strip()
         if not line or line.startswith("%"):
@@ -128,7 +93,7 @@ def _arff_rows(lines: Iterable[str], attributes: list[Attribute], path: Path) ->
                 raise ValueError(f"{path}: a row has {len(pairs)} values for {len(attributes)} attributes")
         row = list(left_out)
         for k, text in pairs:
-            row[k] = _arff_value(_unquoted(text), attributes[k], path)
+            row[k] = _value(_unquoted(text), attributes[k], path)
         yield row
 
 
@@ -142,35 +107,21 @@ def _sparse_cells(line: str, width: int, path: Path) -> list[tuple[int, str]]:
     return pairs
 
 
-def _arff_value(text: str, attribute: Attribute, path: Path) -> float:
+def _value(text: str, attribute: Attribute, path: Path) -> float | str:
     name, values = attribute
+    number = values is None or _is_binary(values)
     if text == "?":
-        raise ValueError(f"{path}: a value of {name!r} is missing; fill it in first")
+        return float("nan") if number else ""
     try:
-        return float(text) if values is None or (_is_binary(values) and text in values) else float(values.index(text))
+        if values is None or text in values:
+            return float(text) if number else text
     except ValueError:
-        raise ValueError(f"{path}: {text!r} is no value of {name!r}") from None
+        pass
+    raise ValueError(f"{path}: {text!r} is no value of {name!r}")
 
 
-def _arff_labels(labels: Sequence[str] | int | Path | None, relation: str, names: list[str], path: Path) -> list[str]:
-    meka = re.search(r"-C\s+(-?\d+)", relation)
-    if labels is None and meka:
-        labels = int(meka[1])
-    elif labels is None and path.with_suffix(".xml").exists():
-        labels = path.with_suffix(".xml")
-    if labels is None:
-        raise ValueError(
-            f"{path} does not say which attributes are labels: pass labels=, a count, names or an XML file"
-        )
-    if isinstance(labels, Path):
-        tags = [e for e in ElementTree.parse(labels).iter() if e.tag.split("}")[-1] == "label"]
-        labels = [tag.attrib["name"] for tag in tags]
-    if isinstance(labels, int):
-        labels = names[:labels] if labels > 0 else names[labels:]
-    unknown = [name for name in labels if name not in names]
-    if unknown or not labels:
-        raise ValueError(f"{path} has no attributes {unknown}" if unknown else f"{path}: the list of labels is empty")
-    return list(labels)
+def _is_binary(values: Iterable[str]) -> bool:
+    return set(values) <= {"0", "1"}
 
 
 def _fields(text: str) -> list[str]:

@@ -16,14 +16,21 @@ from spen.tasks.multilabel.energy import LabelNetwork, label_energy
 from spen.tasks.multilabel.features import LabelMLP, ScoresAsLogits
 from spen.tasks.multilabel.objectives import WAYS, on_present
 from spen.tasks.multilabel.recipes import MultilabelRecipe
+from spen.tasks.multilabel.tables import Schema
 from spen.training import Stage, pretrain
 
 
-def build_model(recipe: MultilabelRecipe, inputs: int, labels: int) -> SPEN:
-    """An untrained model of a recipe for examples of so many inputs and labels."""
-    way = WAYS[recipe.way]
+def build_model(recipe: MultilabelRecipe, schema: Schema, threshold: float = 0.5) -> SPEN:
+    """An untrained model of a recipe for tables of a schema; ``threshold`` is kept with it for ``spen predict``."""
+    way, labels = WAYS[recipe.way], len(schema.targets)
     mlp = LabelMLP(
-        inputs, labels, recipe.hidden, radius=recipe.radius, input_dropout=recipe.input_dropout, dropout=recipe.dropout
+        schema.width,
+        labels,
+        recipe.hidden,
+        radius=recipe.radius,
+        standardize=recipe.standardize,
+        input_dropout=recipe.input_dropout,
+        dropout=recipe.dropout,
     )
     network = LabelNetwork(labels, recipe.network, context=recipe.hidden[-1] if recipe.context else 0)
     # The theorem holds at a minimum, so its descent goes on until y rests; the rates have no part in it.
@@ -43,13 +50,14 @@ def build_model(recipe: MultilabelRecipe, inputs: int, labels: int) -> SPEN:
             RelativeChange(1e-4) if way.converges else None,
         ),
     )
-    model.origin = Origin("multilabel", {"recipe": recipe.describe(), "inputs": inputs, "labels": labels})
+    settings = {"recipe": recipe.describe(), "schema": schema.describe(), "threshold": threshold}
+    model.origin = Origin("multilabel", settings)
     return model
 
 
-def rebuild(recipe: dict[str, Any], inputs: int, labels: int) -> SPEN:
+def rebuild(recipe: dict[str, Any], schema: dict[str, Any], threshold: float) -> SPEN:
     """The model of a recipe, from what a saved model's config.json says of it."""
-    return build_model(MultilabelRecipe.from_description(recipe), inputs, labels)
+    return build_model(MultilabelRecipe.from_description(recipe), Schema(**schema), threshold)
 
 
 def build_stages(recipe: MultilabelRecipe) -> list[Stage]:

@@ -12,7 +12,8 @@ from spen.cli.terminal import answer, resumable, working
 
 
 def compare(
-    data: Annotated[str, typer.Argument(help="bibtex, delicious, or an npz, ARFF or LIBSVM file.")] = "bibtex",
+    data: Annotated[str, typer.Argument(help="A name from `spen data list`, or the path of a table.")] = "bibtex",
+    targets: Annotated[str, typer.Option(help="Columns that are labels, where the file does not say it.")] = "",
     ways: Annotated[str, typer.Option(help="Objectives to compare, separated by commas; all if not given.")] = "",
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Budget of each run, in seconds of training.")] = None,
@@ -23,21 +24,24 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Learn one energy in every way, with equal budgets: a table (quality, seconds, memory, steps) and a plot."""
-    from spen.tasks.multilabel.recipes import RECIPES, WAYS, MultilabelRecipe
+    from spen.tasks.multilabel.recipes import RECIPES, WAYS, parse_targets
 
     chosen = [way.strip() for way in ways.split(",") if way.strip()] or None
     unknown = [way for way in chosen or [] if way not in WAYS]
     if unknown:
         raise ValueError(f"there is no way {', '.join(unknown)} to learn an energy; choose from {', '.join(WAYS)}")
     name = Path(data).stem if Path(data).suffix else data
-    known = RECIPES.get(f"{name}-end-to-end", MultilabelRecipe(name=name, way="end-to-end"))
-    recipe, folder = known.with_changes(data=data), out or Path("runs") / f"compare-{name}"
+    known = RECIPES.get(f"{name}-end-to-end", RECIPES["labels"])
+    recipe, folder = (
+        known.with_changes(data=data, targets=parse_targets(targets)),
+        out or Path("runs") / f"compare-{name}",
+    )
     with working("reading the data"):
         from spen.tasks.multilabel.compare import compare as run
         from spen.tasks.multilabel.compare import plot, table
         from spen.tasks.multilabel.data import load
 
-        splits = load(recipe.data, dev=recipe.dev)
+        splits = load(recipe.data, recipe.targets, dev=recipe.dev)
     with resumable(folder):
         attempts = run(recipe, folder, ways=chosen, seeds=range(seeds), seconds=seconds, updates=updates, splits=splits)
     plot(attempts, folder / "quality-against-time.png")

@@ -22,7 +22,7 @@ from spen.tasks.multilabel.data import Splits, load
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1
 from spen.tasks.multilabel.objectives import WAYS
 from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
-from spen.tasks.multilabel.train import evaluate, sources
+from spen.tasks.multilabel.train import evaluate, fresh_model, sources
 from spen.training import Run, fit, load_weights
 
 
@@ -68,7 +68,7 @@ def compare(
     if seconds is not None and updates is not None:
         raise ValueError("give a budget in seconds or in updates, not in both")
     folder = Path(out)
-    splits = load(recipe.data, dev=recipe.dev) if splits is None else splits
+    splits = load(recipe.data, recipe.targets, dev=recipe.dev) if splits is None else splits
     _begin(folder, recipe, splits, seconds, updates)
     attempts = []
     for seed in seeds:
@@ -188,7 +188,7 @@ def _pretrained(
 ) -> dict[str, Tensor]:
     base = _base(recipe)
     torch.manual_seed(seed)
-    model = base.model(splits.train.x.shape[1], splits.train.y.shape[1])
+    model = fresh_model(base, splits)
     train, dev = sources(base, splits, seed)
     options = _options(base, seed, progress)
     fit(model, base.stages()[:1], train, dev, TunedExampleF1(), **options, out=folder / "pretraining")
@@ -211,7 +211,7 @@ def _attempt(
     epochs = 10**6 if seconds is not None else own.epochs if updates is None else -(-updates // train.count())
     own = own.with_changes(epochs=epochs, decay_to=1.0 if seconds is not None else own.decay_to)
     torch.manual_seed(seed)
-    model = own.model(splits.train.x.shape[1], splits.train.y.shape[1])
+    model = fresh_model(own, splits)
     model.load_state_dict({**model.state_dict(), **pretrained})
     stages = own.stages()
     batch = next(iter(train.batches(0)))

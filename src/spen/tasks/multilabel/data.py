@@ -1,21 +1,29 @@
-"""Label sets from files: npz, ARFF (plain or sparse, with a list of labels beside it) and LIBSVM."""
+"""Tables with label sets from files (CSV, ARFF, parquet, npz, LIBSVM), and their split into three parts."""
 
 from __future__ import annotations
 
+import csv
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
 from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
 
 from spen.tasks.locations import find_data
-from spen.tasks.multilabel.arff import read_arff
-from spen.tasks.multilabel.label_sets import LabelSets, tensor
+from spen.tasks.multilabel.arff import read_arff, read_labels
+from spen.tasks.multilabel.label_sets import LabelSets
+from spen.tasks.multilabel.tables import Schema, Table, named
+
+Array = NDArray[Any]
+Rows = TypeVar("Rows", LabelSets, Table)
+FORMATS = (".csv", ".tsv", ".arff", ".npz", ".parquet", ".svm", ".libsvm", ".txt")
 
 
 @dataclass(frozen=True)
@@ -25,35 +33,78 @@ class Splits:
     train: LabelSets
     dev: LabelSets
     test: LabelSets
+    schema: Schema | None = None
+    """How they were read; None for tensors of your own."""
+
+    def columns(self) -> Schema:
+        """How a model for these examples reads tables."""
+        return self.schema or Schema.numbered(self.train.x.shape[1], self.train.y.shape[1])
 
 
 def load(
-    name: str | Path, *, dev: float = 0.1, seed: int = 0, labels: Sequence[str] | int | Path | None = None
+    name: str | Path,
+    targets: Sequence[str] = (),
+    *,
+    dev: float = 0.1,
+    seed: int = 0,
+    schema: Schema | None = None,
 ) -> Splits:
-    """A data set by name ("bibtex", "delicious") or by path, with development data carved out of the training part.
+    """A data set by its name ("bibtex") or by the path of a file; ``dev`` is the development part of the training rows.
 
-    An npz holds its own test part. An ARFF or LIBSVM file is taken as the training part and its test part is looked
-    for beside it: ``NAME-train.arff`` and ``NAME-test.arff``, or ``NAME_train.svm`` and ``NAME_test.svm``.
-    ``labels`` says which attributes of an ARFF are labels.
+    ``NAME-train.csv`` has its test part beside it, ``NAME-test.csv``, and so in every format; an npz of ``x_train
+    y_train x_test y_test`` has both. Of a single table a fifth, drawn at random, is the test part. ``targets`` names
+    the columns that are labels, where the file does not say it; ``schema`` is that of an earlier training.
     """
+    tables = read_parts(name, targets)
+    if len(tables) == 1:
+        tables = list(hold_out(tables[0], 0.2, seed + 1))
+    schema = schema or Schema.of(tables[0])
+    train, test = (schema.label_sets(table) for table in tables)
+    return Splits(*hold_out(train, dev, seed), test, schema)
+
+
+def read_parts(name: str | Path, targets: Sequence[str] = ()) -> list[Table]:
+    """[the training part, the test part], or a single table; each knows which of its columns are labels."""
+    path = locate(name)
+    tables = _read_npz(path) if path.suffix == ".npz" else [read_table(part) for part in _files(path)]
+    if targets:
+        chosen = _chosen(targets, tables[0])
+        tables = [replace(table, targets=chosen) for table in tables]
+    if not tables[0].targets:
+        some = ", ".join(list(tables[0].columns)[:8])
+        raise ValueError(f"{path} does not say which columns are labels: give --targets, some of {some}, …")
+    return tables
+
+
+def locate(name: str | Path) -> Path:
+    """The file of a data set's name or of a path."""
     path = Path(name)
-    if path.suffix == "":
-        path = find_data("multilabel", f"{name}.npz")
+    return path.resolve() if path.suffix else find_data("multilabel", f"{name}.npz")
+
+
+def read_table(path: Path) -> Table:
+    """One file. An npz holds ``x`` and, if it has labels, ``y``."""
+    if path.suffix not in FORMATS:
+        raise ValueError(f"{path} should end in one of {', '.join(FORMATS)}")
     if path.suffix == ".npz":
-        train, test = read_npz(path)
-    else:
-        beside = _test_part(path)
-        if path.suffix == ".arff":
-            train, test = read_arff(path, labels), read_arff(beside, labels, train=path)
-        else:
-            zero_based = any(_has_index_zero(_text(part)) for part in (path, beside))
-            train = read_libsvm(path, zero_based=zero_based)
-            test = read_libsvm(beside, inputs=train.x.shape[1], labels=train.labels, zero_based=zero_based)
-    kept, held = hold_out(train, dev, seed)
-    return Splits(kept, held, test)
+        tables = _read_npz(path)
+        if len(tables) > 1:
+            raise ValueError(f"{path} holds two parts; the npz of one table holds x")
+        return tables[0]
+    if path.suffix == ".parquet":
+        return _read_parquet(path)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text: save it as UTF-8") from None
+    if not text.strip():
+        raise ValueError(f"{path} is empty")
+    if path.suffix == ".arff":
+        return read_arff(path, text)
+    return read_csv(path, text) if path.suffix in (".csv", ".tsv") else read_libsvm(path, text)
 
 
-def hold_out(data: LabelSets, fraction: float, seed: int) -> tuple[LabelSets, LabelSets]:
+def hold_out(data: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:
     """(the rest, a random ``fraction``): which examples depends on the seed and the number of examples alone."""
     if not 0 < fraction < 1:
         raise ValueError(f"the development part must be a fraction between 0 and 1, not {fraction}")
@@ -64,23 +115,61 @@ def hold_out(data: LabelSets, fraction: float, seed: int) -> tuple[LabelSets, La
     return data.rows(order[held:]), data.rows(order[:held])
 
 
-def read_npz(path: Path | str) -> tuple[LabelSets, LabelSets]:
-    """(train, test) from ``x_train y_train x_test y_test`` and, if there, ``label_names``."""
+def read_csv(path: Path, text: str) -> Table:
+    """A header and rows, separated by commas, semicolons or tabs, whichever the header has most of."""
+    first = text.lstrip().splitlines()[0]
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), skipinitialspace=True)
+    names = [name.strip() for name in next(row for row in rows if row)]
+    cells = []
+    for row in filter(None, rows):
+        if len(row) != len(names):
+            raise ValueError(f"{path}: line {rows.line_num} has {len(row)} values for {len(names)} columns")
+        cells.append(row)
+    return named(str(path), names, [np.array([v.strip() for v in column]) for column in zip(*cells, strict=True)])
+
+
+def _read_parquet(path: Path) -> Table:
+    try:
+        from pyarrow import ArrowInvalid, parquet
+    except ImportError:
+        raise ValueError(f'{path} needs pyarrow: pip install "spen[tables]", or save the table as CSV') from None
+    try:
+        table = parquet.read_table(path)
+    except ArrowInvalid as error:
+        raise ValueError(f"{path} is not a parquet file: {error}") from None
+    columns = []
+    for column in table.columns:
+        values = ["" if value is None else value for value in column.to_pylist()]
+        columns.append(np.array([str(value) for value in values]))
+    return named(str(path), list(table.column_names), columns)
+
+
+def _read_npz(path: Path) -> list[Table]:
+    """[train, test] from ``x_train y_train x_test y_test``, or one table from ``x`` and ``y``."""
     with _open_npz(path) as file:
-        needed = ["x_train", "y_train", "x_test", "y_test"]
-        missing = [key for key in needed if key not in file]
+        parts = [""] if "x" in file else ["_train", "_test"]
+        missing = [key for part in parts for key in (f"x{part}", f"y{part}") if part and key not in file]
         if missing:
-            raise ValueError(f"{path} has no {', '.join(missing)}; a multi-label npz holds {' '.join(needed)}")
-        names = file["label_names"].tolist() if "label_names" in file else range(file["y_train"].shape[1])
-        labels = tuple(str(name) for name in names)
-        parts = [LabelSets(tensor(file[f"x_{s}"]), tensor(file[f"y_{s}"]), labels) for s in ("train", "test")]
-    wide, seen = (part.x.shape[1] for part in reversed(parts))
-    if wide != seen:
-        raise ValueError(f"{path}: x_test has {wide} columns, but x_train has {seen}")
-    return parts[0], parts[1]
+            holds = "a multi-label npz holds x_train y_train x_test y_test, or x and y"
+            raise ValueError(f"{path} has no {', '.join(missing)}; {holds}")
+        names = (file.get("feature_names"), file.get("label_names"))
+        arrays = [(file[f"x{part}"], file.get(f"y{part}")) for part in parts]
+    return [_from_arrays(str(path), x, y, *names) for x, y in arrays]
 
 
-def _open_npz(path: Path | str) -> NpzFile:
+def _from_arrays(name: str, x: Array, y: Array | None, inputs: Array | None, labels: Array | None) -> Table:
+    y = np.zeros((len(x), 0)) if y is None else y
+    if x.ndim != 2 or y.ndim != 2 or len(x) != len(y):
+        raise ValueError(f"{name}: inputs {x.shape} and labels {y.shape} must be tables of equal length")
+    called = [f"x{i}" for i in range(x.shape[1])] if inputs is None else [str(n) for n in inputs]
+    targets = [str(n) for n in (range(y.shape[1]) if labels is None or not y.shape[1] else labels)]
+    if len(called) != x.shape[1] or len(targets) != y.shape[1]:
+        raise ValueError(f"{name}: {len(called)} and {len(targets)} names for {x.shape[1]} inputs, {y.shape[1]} labels")
+    columns = [*x.T.astype(float), *y.T.astype(float)]
+    return named(name, called + targets, columns, targets=tuple(targets))
+
+
+def _open_npz(path: Path) -> NpzFile:
     try:
         file = np.load(path, allow_pickle=False)
     except FileNotFoundError:
@@ -92,55 +181,40 @@ def _open_npz(path: Path | str) -> NpzFile:
     return file
 
 
-def read_libsvm(
-    path: Path | str,
-    *,
-    inputs: int | None = None,
-    labels: Sequence[str] | None = None,
-    zero_based: bool | None = None,
-) -> LabelSets:
-    """A multi-label LIBSVM file: ``label,label index:value index:value …`` on each line, indices from 1 (or 0).
-
-    ``inputs`` and ``labels`` fix the width and the label names, as known from the training part. ``zero_based`` says
-    that indices begin with 0; without it they do if the file has that index.
-    """
+def read_libsvm(path: Path, text: str) -> Table:
+    """``label,label index:value index:value …`` on each line; the columns are called by their indices."""
     from sklearn.datasets import load_svmlight_file
 
-    text = _text(path)
-    zero_based = _has_index_zero(text) if zero_based is None else zero_based
     try:
-        x, sets = load_svmlight_file(
-            io.BytesIO(text.encode()), n_features=inputs, multilabel=True, dtype=np.float32, zero_based=zero_based
-        )
+        x, sets = load_svmlight_file(io.BytesIO(text.encode()), multilabel=True, zero_based=True)
     except (ValueError, IndexError) as error:
         raise ValueError(f"{path} is not LIBSVM (label,label index:value …): {error}") from None
-    found = sorted({value for row in sets for value in row})
-    names = tuple(_number(value) for value in found) if labels is None else tuple(labels)
-    index = {name: i for i, name in enumerate(names)}
-    y = np.zeros((x.shape[0], len(names)), np.float32)
-    for n, row in enumerate(sets):
-        for value in row:
-            if _number(value) not in index:
-                raise ValueError(f"{path} has the label {_number(value)}, which the training part does not")
-            y[n, index[_number(value)]] = 1
-    return LabelSets(tensor(x.toarray()), tensor(y), names)
+    labels = [f"{value:g}" for value in sorted({value for row in sets for value in row})]
+    y = [np.array([float(label) in row for row in sets], dtype=float) for label in labels]
+    used = range(int(x[:, :1].nnz == 0), x.shape[1])  # indices begin with 0 or with 1
+    dense = x.toarray()
+    names = [f"x{i}" for i in used] + labels
+    return named(str(path), names, [*(dense[:, i] for i in used), *y], targets=tuple(labels), sparse=True)
 
 
-def _text(path: Path | str) -> str:
-    return Path(path).read_text(encoding="utf-8")
+def _chosen(targets: Sequence[str], table: Table) -> tuple[str, ...]:
+    """The columns that are named, in a MULAN XML file if that is what is given."""
+    source = "--targets"
+    if len(targets) == 1 and targets[0].endswith(".xml"):
+        source, targets = targets[0], read_labels(Path(targets[0]))
+    twice = [name for name in targets if list(targets).count(name) > 1]
+    if twice:
+        raise ValueError(f"{source} has {twice[0]!r} twice: name each target once")
+    unknown = [name for name in targets if name not in table.columns]
+    if unknown:
+        some = ", ".join(list(table.columns)[-8:])
+        raise ValueError(f"{table.name} has no column {unknown[0]!r}, which {source} names; its last ones are {some}")
+    return tuple(targets)
 
 
-def _has_index_zero(text: str) -> bool:
-    # A set of no labels is written as an empty first field, so an index may begin a line; comments begin with #.
-    return re.search(r"(?m)^(?:[^#\n]*\s)?0:", text) is not None
-
-
-def _test_part(path: Path) -> Path:
-    beside = path.with_name(re.sub(r"train(?=\.\w+$)", "test", path.name))
-    if beside == path or not beside.exists():
-        raise FileNotFoundError(f"no test part beside {path}: name the two files NAME-train and NAME-test")
-    return beside
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if float(value).is_integer() else str(value)
+def _files(path: Path) -> list[Path]:
+    """The file and, if it is called NAME-train, its test part."""
+    beside = path.with_name(re.sub(r"(?i)train(?=\.\w+$)", "test", path.name))
+    if beside != path and not beside.exists():
+        raise FileNotFoundError(f"no test part beside {path}: call it {beside.name}, or give the table another name")
+    return [path] if beside == path else [path, beside]

@@ -33,11 +33,32 @@ class UnitRows(nn.Module):
         return f"radius={self.radius}"
 
 
+class Standardize(nn.Module):
+    """(x − mean) / deviation, both of the training inputs, which ``measure`` is given; before it, x itself."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, inputs: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("deviation", torch.ones(inputs))
+
+    def measure(self, mean: Tensor, variance: Tensor) -> None:
+        """Take the moments. A constant input carries nothing: it becomes 0, whatever its value."""
+        deviation = variance.clamp_min(0).sqrt()
+        self.mean.copy_(mean)
+        self.deviation.copy_(deviation.where(deviation > 1e-12 * (1 + mean.abs()), torch.ones_like(deviation)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - self.mean) / self.deviation
+
+
 class LabelMLP(nn.Module):
     """x → (dropout → linear → ReLU)… → h → dropout → linear → s.
 
-    ``radius`` puts the rows of x on a sphere first (None: x as it is). ``input_dropout`` hides words of x, ``dropout``
-    hidden units: with 4,880 documents these are what keeps F from learning the documents by heart.
+    ``standardize`` begins with `Standardize`; ``radius`` puts the rows of x on a sphere. ``input_dropout`` hides
+    inputs, ``dropout`` hidden units: with few examples these are what keeps F from learning them by heart.
     """
 
     def __init__(
@@ -47,13 +68,15 @@ class LabelMLP(nn.Module):
         hidden: Sequence[int] = (400,),
         *,
         radius: float | None = None,
+        standardize: bool = False,
         input_dropout: float = 0.0,
         dropout: float = 0.5,
     ) -> None:
         super().__init__()
         if not hidden:
             raise ValueError("F needs at least one hidden layer")
-        layers: list[nn.Module] = [] if radius is None else [UnitRows(radius)]
+        layers: list[nn.Module] = [Standardize(inputs)] if standardize else []
+        layers += [] if radius is None else [UnitRows(radius)]
         layers.append(nn.Dropout(input_dropout))
         for k, (a, b) in enumerate(pairwise([inputs, *hidden])):
             layers += [nn.Linear(a, b), nn.ReLU(), *([nn.Dropout(dropout)] if k + 1 < len(hidden) else [])]

@@ -1,71 +1,120 @@
-"""A trained predictor of label sets: scores on a split, export, and a batch to time strategies on."""
+"""A trained predictor of label sets: labels for tables, scores on a split, export, a batch to time strategies on."""
 
 from __future__ import annotations
 
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import spen
-from spen.export import Exportable
+from spen.export import BATCH, Exportable
 from spen.models import SavedModel
+from spen.objectives import Feedforward, InferenceNetwork
 from spen.pretrained import complete, fitting
-from spen.tasks.multilabel.data import load
-from spen.tasks.multilabel.exporting import exportable
+from spen.storage import replacing
+from spen.tasks.multilabel.build import build_model
+from spen.tasks.multilabel.data import load, locate, read_parts, read_table
+from spen.tasks.multilabel.metrics import scores
 from spen.tasks.multilabel.recipes import MultilabelRecipe, find_recipe
-from spen.tasks.multilabel.train import evaluate
+from spen.tasks.multilabel.tables import Schema
+from spen.tasks.multilabel.train import predict
+from spen.tasks.simple import answer_files
 from spen.tasks.task import Opened, Progress, Scores
 
 __all__ = ["LabelSetPredictor"]
 
-_SIZES = {"bibtex": (1836, 159), "delicious": (500, 983)}
+_SIZES = {"bibtex": (1836, 159), "delicious": (500, 983), "": (100, 10)}
 
 
 class LabelSetPredictor(Opened):
-    """``model`` is the SPEN; ``inputs`` and ``labels`` are how many there are of each."""
+    """``schema`` says how ``model`` reads a table; a label is present if its probability is above ``threshold``."""
 
-    def __init__(self, name: str, recipe: MultilabelRecipe, model: spen.SPEN, inputs: int, labels: int) -> None:
-        self.name, self.recipe, self.model, self.inputs, self.labels = name, recipe, model, inputs, labels
+    model: spen.SPEN
+
+    def __init__(
+        self, name: str, recipe: MultilabelRecipe, model: spen.SPEN, schema: Schema, threshold: float = 0.5
+    ) -> None:
+        self.name, self.recipe, self.model, self.schema, self.threshold = name, recipe, model, schema, threshold
+        self.objective = recipe.stages()[-1].objective
 
     @classmethod
     def open(cls, saved: SavedModel) -> LabelSetPredictor:
         """The model of a folder."""
         with complete(saved.folder):
             recipe = MultilabelRecipe.from_description(saved.settings["recipe"])
-            inputs, labels = saved.settings["inputs"], saved.settings["labels"]
-        model = recipe.model(inputs, labels)
+            schema, threshold = Schema(**saved.settings["schema"]), float(saved.settings["threshold"])
+        model = build_model(recipe, schema, threshold)
         with fitting(saved.folder):
             model.load_state_dict(saved.weights())
-        return cls(saved.name, recipe, model.eval(), inputs, labels)
+        return cls(saved.name, recipe, model.eval(), schema, threshold)
 
     @classmethod
     def fresh(cls, name: str) -> LabelSetPredictor:
         """A recipe's model with fresh weights, of its data's size."""
-        recipe = find_recipe(name)
-        inputs, labels = _SIZES[recipe.data]
-        return cls(name, recipe, recipe.model(inputs, labels), inputs, labels)
+        recipe, schema = find_recipe(name), Schema.numbered(*_SIZES[find_recipe(name).data])
+        return cls(name, recipe, build_model(recipe, schema), schema)
+
+    def probabilities(self, x: Tensor) -> Tensor:  # (N, inputs) -> (N, labels)
+        """The probability of every label."""
+        return predict(self.model, self.objective, x)
 
     def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
-        if split == "train":
-            raise ValueError("label sets are scored on dev or test: the threshold is tuned on dev")
-        splits = load(data or self.recipe.data, dev=self.recipe.dev)
-        if (splits.train.x.shape[1], splits.train.y.shape[1]) != (self.inputs, self.labels):
-            wide = f"{splits.train.x.shape[1]} inputs and {splits.train.y.shape[1]} labels"
-            raise ValueError(f"{self.name} was trained on other data: its weights do not fit {wide}")
-        assert self.model is not None
-        result = evaluate(self.recipe, self.model, splits)
-        reached = (result.dev if split == "dev" else result.test)._asdict()
-        count, name = len(getattr(splits, split)), data or self.recipe.data
-        lines = [f"{self.name} on {count} {split} examples of {name}, threshold {result.threshold:.2f}"]
+        own, name = self.recipe.data, data or self.recipe.data
+        if data and str(locate(data)) != own and len(tables := read_parts(data, self._targets(data))) == 1:
+            part, which = self.schema.label_sets(tables[0]), ""  # every row of another table
+        else:
+            splits = load(name, self._targets(name), dev=self.recipe.dev, schema=self.schema)
+            part, which = getattr(splits, split), f"{split} "
+        reached = scores(self.probabilities(part.x), part.y, self.threshold)._asdict()
+        lines = [f"{self.name} on {len(part)} {which}examples of {name}, threshold {self.threshold:.2g}"]
         lines += [f"  {label:8s} F1 {value:6.2f}" for label, value in reached.items()]
-        return Scores({"data": name, "examples": count, "threshold": result.threshold, "f1": reached}, tuple(lines))
+        values = {"data": name, "examples": len(part), "threshold": self.threshold, "f1": reached}
+        return Scores(values, tuple(lines))
+
+    def _targets(self, data: str) -> tuple[str, ...]:
+        # Where the training table did not say which columns are labels, no other one will.
+        return tuple(self.schema.targets) if self.recipe.targets else ()
+
+    def predict(
+        self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
+    ) -> Iterator[Path]:
+        """A CSV for each table: a column of 0 and 1 for each label, then one of its probability."""
+        if out is None and len(inputs) == 1 and inputs[0].is_file():
+            self._write(inputs[0], sys.stdout)
+            return
+        for path, target in answer_files(inputs, out, ".csv"):
+            with replacing(target) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+                self._write(path, file)
+            yield target
+
+    def _write(self, path: Path, file: Any) -> None:
+        y = self.probabilities(self.schema.x(read_table(path)))
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([*self.schema.targets, *(f"{name} probability" for name in self.schema.targets)])
+        for row in y.tolist():
+            writer.writerow([*(int(p > self.threshold) for p in row), *(f"{p:.6f}" for p in row)])
 
     def exportable(self) -> Exportable:
-        assert self.model is not None
-        return exportable(self.recipe, self.model, self.inputs)
+        def example(seed: int) -> Tensor:
+            generator = torch.Generator().manual_seed(seed)
+            return (torch.rand((3, 5, 1)[seed % 3], self.schema.width, generator=generator) < 0.1).float()
+
+        shape = "absent, present" if self.recipe.pairs else "the probability of every label"
+        return Exportable(
+            model=self.model,
+            example=example,
+            shapes={"x": (BATCH,)},
+            descend=not isinstance(self.objective, Feedforward | InferenceNetwork),
+            metadata={"task": "multilabel", "recipe": self.recipe.name, "y": f"{tuple(self.schema.targets)}: {shape}"},
+        )
 
     def batch(self, size: int | None = None, **options: Any) -> Any:
         if self.recipe.way.startswith("feedforward"):
             way = "name a model with an energy, bibtex-end-to-end say"
             raise ValueError(f"{self.name} has no descent to differentiate; {way}")
-        return (torch.rand(size or self.recipe.batch_size, self.inputs) < 0.04).float()
+        return (torch.rand(size or self.recipe.batch_size, self.schema.width) < 0.04).float()

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from spen.tasks.multilabel.recipes import RECIPES, find_recipe
-from spen.tasks.task import Command, Dataset, Listed, Opened, Task, Trained, TrainOrder
+from spen.tasks.multilabel.recipes import RECIPES, find_recipe, parse_targets
+from spen.tasks.task import Command, Dataset, Listed, Opened, Option, Task, Trained, TrainOrder
 
 if TYPE_CHECKING:
     from spen.model import SPEN
@@ -30,15 +30,21 @@ class LabelSetsTask(Task):
             ),
         ),
     )
+    options = {
+        "train": (Option("targets", str, "Columns that are labels, with commas between them; or MULAN's XML file."),),
+    }
     examples = {
-        "train": ("spen train bibtex-end-to-end --json",),
-        "evaluate": ("spen evaluate runs/bibtex/bibtex-end-to-end/seed-0",),
+        "train": ("spen train labels --data songs.csv --targets happy,calm", "spen train bibtex-end-to-end --json"),
+        "evaluate": ("spen evaluate runs/songs/labels/seed-0", "spen evaluate runs/bibtex/bibtex-end-to-end/seed-0"),
+        "predict": ("spen predict runs/songs/labels/seed-0 new-songs.csv -o labels.csv",),
         "bench": ("spen bench bibtex-end-to-end --batch 4 --json",),
     }
 
     @cached_property
     def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
-        return {m.name: Listed(m.name, f"{m.data}: {m.about}", m.published) for m in RECIPES.values()}
+        return {
+            m.name: Listed(m.name, f"{m.data or 'a table of yours'}: {m.about}", m.published) for m in RECIPES.values()
+        }
 
     @cached_property
     def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
@@ -49,13 +55,18 @@ class LabelSetsTask(Task):
         return find_recipe(recipe).data
 
     def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
-        find_recipe(recipe).with_changes(data=data).with_options(**settings)
+        find_recipe(recipe).with_options(**settings)
+        if not data:
+            raise ValueError(f"{recipe} learns from a table of yours: give --data FILE and --targets with its labels")
 
     def train(self, order: TrainOrder) -> Trained | None:
+        from spen.tasks.multilabel.data import locate
         from spen.tasks.multilabel.train import train
         from spen.tasks.options import accelerator_of
 
-        recipe = find_recipe(order.recipe).with_changes(data=order.data).with_options(**order.settings)
+        data = str(locate(order.data)) if order.data not in self.datasets else order.data  # from any folder
+        recipe = find_recipe(order.recipe).with_options(**order.settings)
+        recipe = recipe.with_changes(data=data, targets=parse_targets(order.options.get("targets", "")))
         accelerator = accelerator_of(order.device)
         done = train(recipe, order.out, seed=order.seed, accelerator=accelerator, seconds=order.seconds)
         return None if done is None else Trained("example F1", done[1].dev.example)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,10 +9,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from spen.builders import Origin
 from spen.model import SPEN
+from spen.pretrained import write_config
 from spen.protocols import Objective
+from spen.storage import write_json
+from spen.tasks.multilabel.build import build_model
 from spen.tasks.multilabel.data import Splits, load
-from spen.tasks.multilabel.label_sets import LabelSets
+from spen.tasks.multilabel.features import Standardize
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1, scores, tune_threshold
 from spen.tasks.multilabel.recipes import MultilabelRecipe
 from spen.training import TensorSource, fit
@@ -46,9 +49,9 @@ def train(
 
     None if ``seconds`` ran out before the end: call again to go on.
     """
-    splits = load(recipe.data, dev=recipe.dev) if splits is None else splits
+    splits = load(recipe.data, recipe.targets, dev=recipe.dev) if splits is None else splits
     torch.manual_seed(seed)
-    model = recipe.model(splits.train.x.shape[1], splits.train.y.shape[1])
+    model = fresh_model(recipe, splits)
     stages = recipe.stages()
     began = time.monotonic()
     run = fit(
@@ -67,8 +70,21 @@ def train(
     if run is None:
         return None
     result = evaluate(recipe, model, splits, seed=seed, seconds=time.monotonic() - began)
-    (Path(out) / "result.json").write_text(json.dumps(_plain(result), indent=2) + "\n", encoding="utf-8")
+    write_json(Path(out) / "result.json", _plain(result), indent=2)
+    settings = {**model.origin.plain(), "threshold": result.threshold} if model.origin else {}
+    model.origin = Origin("multilabel", settings)
+    write_config(Path(out), model.origin)
     return model, result
+
+
+def fresh_model(recipe: MultilabelRecipe, splits: Splits) -> SPEN:
+    """An untrained model for these examples, which knows how its inputs are standardised."""
+    model = build_model(recipe, splits.columns())
+    for module in model.modules():
+        if isinstance(module, Standardize):
+            x = splits.train.x.double()
+            module.measure(x.mean(0), x.var(0, correction=0))
+    return model
 
 
 def sources(recipe: MultilabelRecipe, splits: Splits, seed: int) -> tuple[TensorSource, TensorSource]:
@@ -80,7 +96,7 @@ def sources(recipe: MultilabelRecipe, splits: Splits, seed: int) -> tuple[Tensor
 def evaluate(recipe: MultilabelRecipe, model: SPEN, splits: Splits, *, seed: int = 0, seconds: float = 0.0) -> Result:
     """The threshold from the development part, the three F1 scores of both parts at it."""
     objective = recipe.stages()[-1].objective
-    on_dev, on_test = (predict(model, objective, part) for part in (splits.dev, splits.test))
+    on_dev, on_test = (predict(model, objective, part.x) for part in (splits.dev, splits.test))
     cut = tune_threshold(on_dev, splits.dev.y)
     with torch.no_grad():
         used = model(splits.dev.x[:256]).steps_used.double().mean()
@@ -95,12 +111,12 @@ def evaluate(recipe: MultilabelRecipe, model: SPEN, splits: Splits, *, seed: int
     )
 
 
-def predict(model: SPEN, objective: Objective, data: LabelSets, batch_size: int = 1024) -> Tensor:
+def predict(model: SPEN, objective: Objective, x: Tensor, batch_size: int = 1024) -> Tensor:
     """The probability that each label is present (N, L), as the objective predicts."""
     was_training = model.training
     model.eval()
     with torch.no_grad():
-        parts = [objective.predict(model, x) for x in data.x.split(batch_size)]
+        parts = [objective.predict(model, x) for x in x.split(batch_size)]
     model.train(was_training)
     y = torch.cat(parts)
     return y[..., 1] if y.dim() == 3 else y

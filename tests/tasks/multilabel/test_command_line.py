@@ -1,0 +1,104 @@
+"""A table of one's own, by the command line alone: train, evaluate, predict, export, open again."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.cli.world import spen
+
+SMALL = [
+    *(f"--set={s}" for s in ("hidden=16", "network=4", "pretrain_rate=0.03", "pretrain_epochs=20", "epochs=2")),
+    "--device=cpu",
+]
+RUN = "runs/songs/labels/seed-0"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table, and a run that learned it."""
+    place = tmp_path_factory.mktemp("songs")
+    random = np.random.default_rng(0)
+    lines = ["tempo,key,happy,calm"]
+    for i in range(150):
+        tempo, key = random.normal(120, 20), random.choice(["C", "D", "E"])
+        lines.append(f"{tempo:.1f},{'' if i == 3 else key},{int(tempo > 120)},{int(key == 'C')}")
+    (place / "songs.csv").write_text("\n".join(lines) + "\n")
+    (place / "new.csv").write_text("key,tempo\nC,190\nE,40\n")
+    (place / "elsewhere").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        answer = spen("train", "labels", "--data", "songs.csv", "--targets", "happy,calm", *SMALL)
+    assert answer.status == 0, answer.err
+    assert answer.out.startswith(f"{RUN}: best development example F1 ")
+    assert "songs.csv: 1 missing values in the column 'key'" in answer.err
+    return place
+
+
+def test_the_whole_way(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder / "elsewhere")
+    assert spen("export", f"../{RUN}", "kept").status == 0
+    said = [json.loads(spen("evaluate", model, "--json").out) for model in (f"../{RUN}", "kept")]
+    assert said[0]["f1"] == said[1]["f1"]
+    assert said[0]["examples"] == 30
+    assert said[0]["f1"]["micro"] > 80
+    reached = json.loads((folder / RUN / "result.json").read_text())
+    assert reached["test"] == said[0]["f1"]
+    assert json.loads(spen("evaluate", "kept", "--split", "train", "--json").out)["examples"] == 108
+    for model, out in ((f"../{RUN}", "a.csv"), ("kept", "folder/b.csv")):
+        assert spen("predict", model, "../new.csv", "-o", out).out == f"{out}\n"
+    text = Path("a.csv").read_text()
+    assert text == Path("folder/b.csv").read_text() == spen("predict", "kept", "../new.csv").out
+    rows = list(csv.DictReader(text.splitlines()))
+    assert list(rows[0]) == ["happy", "calm", "happy probability", "calm probability"]
+    assert [(row["happy"], row["calm"]) for row in rows] == [("1", "1"), ("0", "0")]
+    assert float(rows[0]["happy probability"]) > said[0]["threshold"] > float(rows[1]["happy probability"])
+
+
+def test_another_table_is_scored_as_a_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "more.csv").write_text("calm,happy,key,tempo\n1,1,C,190\n0,0,E,40\n")
+    answer = spen("evaluate", RUN, "--data", "more.csv")
+    assert answer.out.startswith(f"{RUN} on 2 examples of more.csv, threshold ")
+    assert "example  F1  50.00" in answer.out  # the second row has no label, which counts as 0
+
+
+def test_other_formats(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    np.savez("mine.npz", x=np.eye(20, 4), y=np.eye(20, 2))
+    assert spen("train", "labels", "--data", "mine.npz", *SMALL).status == 0
+    np.savez("new.npz", x=np.eye(3, 4))
+    assert spen("predict", "runs/mine/labels/seed-0", "new.npz", "new.npz", "-o", "answers").status == 0
+    assert len(Path("answers/new.csv").read_text().splitlines()) == 4
+    assert (
+        spen("compare", "songs.csv", "--targets", "happy,calm", "--ways", "feedforward", "--updates", "1").status == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "arguments"),
+    [
+        ("labels learns from a table of yours: give --data FILE and --targets with its labels", "train labels"),
+        ("songs.csv does not say which columns are labels: give --targets", "train labels --data songs.csv"),
+        ("songs.csv has no column 'sad', which --targets", "train labels --data songs.csv --targets happy,sad"),
+        ("--targets has 'calm' twice: name each target once", "train labels --data songs.csv --targets calm,calm"),
+        ("the target 'tempo' has the values", "train labels --data songs.csv --targets tempo"),
+        ("gone.csv: no such file or directory", "train labels --data gone.csv --targets happy"),
+        ("--targets is an option of multilabel, not of denoising", "train dp-3 --targets happy"),
+        ("songs.csv lacks the columns 'x0', 'x1', 'x2' and 1 more, which", "predict runs/mine/labels/seed-0 songs.csv"),
+        (
+            "new.csv would be overwritten by the answer for new.csv; give another -o",
+            f"predict {RUN} new.csv -o new.csv",
+        ),
+    ],
+)
+def test_a_mistake_ends_in_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch, line: str, arguments: str) -> None:
+    monkeypatch.chdir(folder)
+    answer = spen(*arguments.split())
+    assert answer.status == 2, answer
+    assert line in answer.err
+    assert len(answer.err.strip().splitlines()) == 1
