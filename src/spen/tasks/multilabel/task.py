@@ -13,6 +13,21 @@ if TYPE_CHECKING:
     from spen.model import SPEN
     from spen.models import SavedModel
 
+_DATASETS = {
+    "bibtex": "159 tags of 7,395 publications",
+    "delicious": "983 tags of 16,105 web pages",
+    "birds": "species in recordings",
+    "emotions": "moods of songs",
+    "enron": "topics of e-mails",
+    "genbase": "families of proteins",
+    "image": "subjects of pictures",
+    "langlog": "topics of articles on language",
+    "reuters": "topics of news",
+    "scene": "kinds of scenery",
+    "slashdot": "topics of articles",
+    "yeast": "functions of genes",
+}
+
 
 class LabelSetsTask(Task):
     """Vectors in, sets of labels out."""
@@ -48,8 +63,16 @@ class LabelSetsTask(Task):
 
     @cached_property
     def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
-        known = {"bibtex": "159 tags of 7,395 publications", "delicious": "983 tags of 16,105 web pages"}
-        return {name: Dataset(name, about, f"multilabel/{name}.npz") for name, about in known.items()}
+        return {
+            name: Dataset(
+                name,
+                about,
+                f"multilabel/{name}.npz",
+                obtain=f"`spen data fetch {name}`",
+                fetch=f"spen.tasks.multilabel.download:{name}",
+            )
+            for name, about in _DATASETS.items()
+        }
 
     def default_data(self, recipe: str) -> str:
         return find_recipe(recipe).data
