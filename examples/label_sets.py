@@ -43,7 +43,9 @@ def main() -> None:
     x, x_new, y, y_new = train_test_split(noisy, SETS[digits], test_size=0.4, random_state=0)
     models = {
         "each label alone": MLPClassifier((100, 100), alpha=1.0, max_iter=200, random_state=0),
-        "an energy": SPENClassifier((100,), (100, 100), steps=10, max_iter=EPOCHS, random_state=0),
+        "an energy": SPENClassifier(
+            (100,), (100, 100), loss="log", steps=10, dropout=0.0, batch_size=64, max_iter=EPOCHS, random_state=0
+        ),
     }
     answers = {}
     for name, model in models.items():

@@ -231,12 +231,13 @@ def test_every_number_turns_something(labels: tuple[np.ndarray, np.ndarray]) -> 
 
     plain = answer()
     changes: list[dict[str, Any]] = [
-        {"hidden": (21,)}, {"energy": (7,)}, {"objective": "feedforward"}, {"loss": "f1"}, {"steps": 3}, {"rate": 0.6},
+        {"hidden": (21,)}, {"energy": (7,)}, {"objective": "feedforward"}, {"loss": "log"}, {"steps": 3}, {"rate": 0.6},
         {"entropy": 0.5}, {"dropout": 0.4}, {"learning_rate": 0.02}, {"weight_decay": 0.1}, {"batch_size": 20},
         {"max_iter": 3}, {"pretrain_iter": 1}, {"early_stopping": True},
     ]  # fmt: skip
     for change in changes:
         assert not np.allclose(answer(**change), plain, atol=1e-6), change
+    assert np.array_equal(answer(loss="f1"), plain), "auto is f1 for label sets"
     loud = SPENClassifier(**SMALL, max_iter=30, tol=1e9, n_iter_no_change=2, verbose=1).fit(X, Y)
     assert loud.n_iter_ == 3
 
@@ -261,7 +262,7 @@ def test_misuse_ends_in_scikit_learns_errors(labels: tuple[np.ndarray, np.ndarra
         SPENClassifier().fit(X, Y, sample_weight=np.ones(len(X)))  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="'steps' parameter of SPENClassifier must be"):
         SPENClassifier(steps=0).fit(X, Y)
-    with pytest.raises(ValueError, match='loss must be "log"'):
+    with pytest.raises(ValueError, match='loss must be "log" for this kind'):
         SPENClassifier(loss="f1").fit(X, Y[:, 0])
     with pytest.raises(ValueError, match="objective must be"):
         SPENRegressor(objective="deep_value").fit(X, X[:, 0])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks import derivatives, guard, lengths, prediction, startup
+from benchmarks import derivatives, guard, label_sets, lengths, prediction, startup
 from benchmarks.measure import in_turns, ratio
 from spen.descent.potential import Potential
 from spen.gradients import Exact
@@ -70,6 +71,19 @@ def test_the_check_of_a_program_is_timed_with_and_without(tmp_path: Path, capsys
     assert 0 < found.microseconds < 1000 * found.step_ms
     assert json.loads((tmp_path / "results.json").read_text())["costs"][0]["per_cent"] == found.per_cent
     assert "µs of the check" in capsys.readouterr().out
+
+
+def test_estimators_are_compared_on_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    np.savez(tmp_path / "mine.npz", x=x, y=x[:, :2] > 0)
+    label_sets.main([str(tmp_path / "mine.npz"), "--seeds", "1", "--folds", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[5].strip() for line in lines[2:]] == [f"`{name}`" for name in label_sets.models(True, 0)]
+    assert all(line.split("|")[2:5] == [" 40 ", " 3 ", " 2 "] and "± 0.0" in line for line in lines[2:])
+    for table in (label_sets.cells, label_sets.digits):
+        inputs, labels = table()
+        assert len(inputs) == len(labels)
+        assert set(np.unique(labels)) == {0, 1}
 
 
 def test_prediction_agrees_with_a_plain_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """SPENs in the conventions of scikit-learn.
 
     from spen.sklearn import SPENClassifier
-    model = SPENClassifier(loss="f1", early_stopping=True, threshold="tuned").fit(X, Y)
+    model = SPENClassifier(random_state=0).fit(X, Y)
     model.predict(X_new); model.plot_energy()
 
 F is an MLP on standardised inputs, Init its scores, the energy local terms plus a network on all outputs at once.
@@ -23,7 +23,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
 
 from spen.protocols import Objective
-from spen.sklearn.base import SPENEstimator
+from spen.sklearn.base import SPENEstimator, keep
 from spen.sklearn.models import EnergyFactory, Kind
 from spen.tasks.multilabel.metrics import scores, tune_threshold
 
@@ -35,8 +35,9 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
 
     ``hidden`` are the widths of F, ``energy`` the widths of the global network, or a function (outputs, width of F)
     that makes one, or a module E^g(y, features) with features.hidden and features.scores. ``objective`` is a name
-    or any ``spen.objectives`` value; ``loss`` is "log", or "f1" for label sets. ``steps``, ``rate`` and ``entropy``
-    are the descent's; rates are learned from there. ``max_iter`` epochs follow ``pretrain_iter`` of F alone.
+    or any ``spen.objectives`` value; ``loss`` is "log", or "f1" for label sets: "auto" is "f1" for these, "log" for
+    classes. ``steps``, ``rate`` and ``entropy`` are the descent's; rates are learned from there. Inputs are
+    standardised inside. ``max_iter`` epochs follow ``pretrain_iter`` of F alone.
     ``early_stopping`` holds out ``validation_fraction`` and keeps the best epoch; without it training ends when the
     loss has not fallen by ``tol`` for ``n_iter_no_change`` epochs. ``threshold`` cuts label probabilities: a number,
     or "tuned" on the held-out part (needs early_stopping). Sample weights are refused: ``fit`` does not take them.
@@ -57,14 +58,14 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
         energy: nn.Module | EnergyFactory | Sequence[int] = (32,),
         *,
         objective: str | Objective = "end_to_end",
-        loss: str = "log",
+        loss: str = "auto",
         steps: int = 5,
         rate: float = 0.3,
         entropy: float = 1.0,
-        dropout: float = 0.0,
+        dropout: float = 0.5,
         learning_rate: float = 3e-3,
         weight_decay: float = 0.0,
-        batch_size: int = 64,
+        batch_size: int = 32,
         max_iter: int = 30,
         pretrain_iter: int = 5,
         threshold: float | str = 0.5,
@@ -77,28 +78,7 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
         device: str = "auto",
         verbose: bool | int = False,
     ) -> None:
-        self.hidden = hidden
-        self.energy = energy
-        self.objective = objective
-        self.loss = loss
-        self.steps = steps
-        self.rate = rate
-        self.entropy = entropy
-        self.dropout = dropout
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.pretrain_iter = pretrain_iter
-        self.threshold = threshold
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+        keep(self, locals())
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> SPENClassifier:
         """One epoch over these examples. The first call needs ``classes``, unless y is a table of labels."""
@@ -184,7 +164,7 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
 class SPENRegressor(RegressorMixin, SPENEstimator):
     """One or several real outputs, with an energy that ties them together: E = ½‖y − s(x)‖² + E^g(y; F(x)).
 
-    Targets are standardised inside. The parameters are those of ``SPENClassifier``; ``loss`` is "squared".
+    Inputs and targets are standardised inside. The parameters are those of ``SPENClassifier``; the loss is squared.
 
     After ``fit``: ``model_`` (a ``spen.SPEN``), ``n_iter_``, ``loss_curve_``, ``validation_scores_`` (R²), and
     ``energy_history_``, the mean energy at y_0 … y_T of up to 256 training rows.
@@ -198,7 +178,6 @@ class SPENRegressor(RegressorMixin, SPENEstimator):
         energy: nn.Module | EnergyFactory | Sequence[int] = (32,),
         *,
         objective: str | Objective = "end_to_end",
-        loss: str = "squared",
         steps: int = 5,
         rate: float = 0.3,
         dropout: float = 0.0,
@@ -216,26 +195,7 @@ class SPENRegressor(RegressorMixin, SPENEstimator):
         device: str = "auto",
         verbose: bool | int = False,
     ) -> None:
-        self.hidden = hidden
-        self.energy = energy
-        self.objective = objective
-        self.loss = loss
-        self.steps = steps
-        self.rate = rate
-        self.dropout = dropout
-        self.learning_rate = learning_rate
-        self.weight_decay = weight_decay
-        self.batch_size = batch_size
-        self.max_iter = max_iter
-        self.pretrain_iter = pretrain_iter
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.tol = tol
-        self.warm_start = warm_start
-        self.random_state = random_state
-        self.device = device
-        self.verbose = verbose
+        keep(self, locals())
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> SPENRegressor:
         """One epoch over these examples. The first call's targets set the scale."""

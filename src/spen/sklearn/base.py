@@ -64,7 +64,7 @@ class SPENEstimator(BaseEstimator):
     hidden: Sequence[int]
     energy: nn.Module | EnergyFactory | Sequence[int]
     objective: str | Objective
-    loss: str
+    loss: str = "auto"
     steps: int
     rate: float
     dropout: float
@@ -184,7 +184,7 @@ class SPENEstimator(BaseEstimator):
     def _train(self, X: Any, target: NDArray[Any], held: tuple[Any, NDArray[Any]] | None) -> None:
         objective, truth = self._objective(), self._tensor(target)
         # Soft F1 is flat where every y is near 0: F always starts on the plain loss.
-        plain = loss_for(self._kind(), "squared" if self._numeric else "log")
+        plain = loss_for(self._kind(), "auto" if self._numeric else "log")
         best, best_state, waited = -np.inf, None, 0
         curve: list[float] = []
         self.validation_scores_: list[float] = []
@@ -228,7 +228,8 @@ class SPENEstimator(BaseEstimator):
         return self._outputs(X)
 
     def _objective(self) -> Objective:
-        return objective_for(self._kind(), self.objective, loss_for(self._kind(), self.loss))
+        loss = loss_for(self._kind(), self.loss, len(getattr(self, "classes_", (0,))))
+        return objective_for(self._kind(), self.objective, loss)
 
     def _tensor(self, values: NDArray[Any]) -> Tensor:
         parameter = next(self.model_.parameters())
@@ -269,6 +270,11 @@ class SPENEstimator(BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+
+def keep(estimator: BaseEstimator, given: dict[str, Any]) -> None:
+    """What scikit-learn asks of ``__init__``: every argument becomes an attribute, as it came."""
+    vars(estimator).update({name: value for name, value in given.items() if name != "self"})
 
 
 class _Seeded:

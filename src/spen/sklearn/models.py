@@ -24,28 +24,12 @@ from spen.objectives import DeepValue, EndToEnd, Feedforward, StructuredHinge, b
 from spen.protocols import Domain, Loss, Objective
 from spen.rules import GradientDescent
 from spen.tasks.multilabel.energy import LabelNetwork
-from spen.tasks.multilabel.features import LabelFeatures, LabelMLP, ScoresAsLogits, scores_of
+from spen.tasks.multilabel.features import LabelFeatures, LabelMLP, ScoresAsLogits, Standardize, scores_of
 from spen.tasks.multilabel.losses import F1AndLog, hamming, soft_f1
 
 Kind = Literal["labels", "classes", "numbers"]  # a set of labels, one of several classes, real outputs
 EnergyFactory = Callable[[int, int], nn.Module]  # (outputs, width of F's hidden layer) -> E^g(y, LabelFeatures)
 Table = Any  # a dense array or a sparse matrix, one row per example
-
-
-class Standardized(nn.Module):
-    """F((x − mean) / deviation), with both measured on the training inputs."""
-
-    mean: Tensor
-    deviation: Tensor
-
-    def __init__(self, network: nn.Module, mean: Tensor, deviation: Tensor) -> None:
-        super().__init__()
-        self.network = network
-        self.register_buffer("mean", mean)
-        self.register_buffer("deviation", deviation)
-
-    def forward(self, x: Tensor) -> LabelFeatures:
-        return self.network((x - self.mean) / self.deviation)
 
 
 class Pull(Energy):
@@ -69,8 +53,10 @@ def build(
     dtype: torch.dtype,
 ) -> SPEN:
     """Local terms from an MLP, ``energy`` (a module, a factory or the widths of a network) for what is global."""
-    mean, deviation = (torch.as_tensor(m, dtype=dtype) for m in _moments(inputs))
-    mlp = LabelMLP(inputs.shape[1], outputs, hidden, dropout=dropout)
+    mlp = LabelMLP(inputs.shape[1], outputs, hidden, standardize=True, dropout=dropout).to(dtype)
+    for module in mlp.modules():
+        if isinstance(module, Standardize):
+            module.measure(*(torch.as_tensor(m, dtype=dtype) for m in _moments(inputs)))
     if isinstance(energy, nn.Module):
         network: nn.Module = energy
     elif callable(energy):
@@ -86,23 +72,25 @@ def build(
         domain = Box("logits") if kind == "labels" else Simplex()
         total = EntropySmoothed(Sum(local=Linear(scores_of), global_=network), entropy, over=over)
     return SPEN(
-        features=Standardized(mlp, mean, deviation),
+        features=mlp,
         init=ScoresAsLogits(),
         energy=total,
         minimizer=Minimizer(domain, GradientDescent(steps, rate, learn_rates=True), Exact()),
     ).to(dtype)
 
 
-def loss_for(kind: Kind, name: str) -> Loss:
-    """The differentiable loss that a name stands for."""
-    if kind == "numbers" and name == "squared":
-        return squared_error
-    if kind == "classes" and name == "log":
-        return log_loss
-    if kind == "labels" and name in ("log", "f1"):
-        return binary_log_loss if name == "log" else F1AndLog()
-    choices = {"numbers": '"squared"', "classes": '"log"', "labels": '"log" or "f1"'}[kind]
-    raise ValueError(f"loss must be {choices} for this kind of target, not {name!r}")
+def loss_for(kind: Kind, name: str, outputs: int = 1) -> Loss:
+    """The differentiable loss that a name stands for; "auto" is the first one of the kind."""
+    losses: dict[str, Loss] = {
+        "numbers": {"squared": squared_error},
+        "classes": {"log": log_loss},
+        # The log loss is a sum over labels, soft F1 is at most 1: so weighted, neither drowns the other.
+        "labels": {"f1": F1AndLog(0.3 / outputs), "log": binary_log_loss},
+    }[kind]
+    if name not in ("auto", *losses):
+        choices = " or ".join(f'"{choice}"' for choice in losses)
+        raise ValueError(f"loss must be {choices} for this kind of target, not {name!r}")
+    return losses[next(iter(losses)) if name == "auto" else name]
 
 
 def objective_for(kind: Kind, name: str | Objective, loss: Loss) -> Objective:
@@ -173,12 +161,8 @@ def to_tensor(x: Table, rows: Tensor, like: Tensor) -> Tensor:
 def _moments(x: Table) -> tuple[np.ndarray, np.ndarray]:
     if scipy.sparse.issparse(x):
         mean = np.asarray(x.mean(0)).ravel()
-        variance = np.asarray(x.multiply(x).mean(0)).ravel() - mean**2
-    else:
-        mean, variance = x.mean(0), x.var(0)
-    deviation = np.sqrt(np.maximum(variance, 0))
-    # A constant input carries nothing: it becomes 0, whatever its value.
-    return mean, np.where(deviation > 1e-12 * (1 + np.abs(mean)), deviation, 1.0)
+        return mean, np.asarray(x.multiply(x).mean(0)).ravel() - mean**2
+    return x.mean(0), x.var(0)
 
 
 def _value(y: Tensor, target: Tensor) -> Tensor:
