@@ -81,12 +81,13 @@ def build(
 
 def loss_for(kind: Kind, name: str, outputs: int = 1) -> Loss:
     """The differentiable loss that a name stands for; "auto" is the first one of the kind."""
-    losses: dict[str, Loss] = {
+    every: dict[Kind, dict[str, Loss]] = {
         "numbers": {"squared": squared_error},
         "classes": {"log": log_loss},
         # The log loss is a sum over labels, soft F1 is at most 1: so weighted, neither drowns the other.
         "labels": {"f1": F1AndLog(0.3 / outputs), "log": binary_log_loss},
-    }[kind]
+    }
+    losses = every[kind]
     if name not in ("auto", *losses):
         choices = " or ".join(f'"{choice}"' for choice in losses)
         raise ValueError(f"loss must be {choices} for this kind of target, not {name!r}")

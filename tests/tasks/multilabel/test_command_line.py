@@ -67,6 +67,18 @@ def test_another_table_is_scored_as_a_whole(folder: Path, monkeypatch: pytest.Mo
     assert "example  F1  50.00" in answer.out  # the second row has no label, which counts as 0
 
 
+def test_a_table_that_has_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    before = spen("evaluate", RUN, "--json").out
+    moved = Path("songs.csv").rename("elsewhere/moved.csv")
+    answer = spen("evaluate", RUN)
+    assert answer.status == 2
+    assert "songs.csv, which runs/songs/labels/seed-0 was trained on, is not here: give --data with its" in answer.err
+    after = spen("evaluate", RUN, "--data", str(moved), "--json").out
+    assert json.loads(after)["f1"] == json.loads(before)["f1"], "its test rows, as before"
+    moved.rename("songs.csv")
+
+
 def test_other_formats(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     np.savez("mine.npz", x=np.eye(20, 4), y=np.eye(20, 2))

@@ -41,14 +41,7 @@ class Splits:
         return self.schema or Schema.numbered(self.train.x.shape[1], self.train.y.shape[1])
 
 
-def load(
-    name: str | Path,
-    targets: Sequence[str] = (),
-    *,
-    dev: float = 0.1,
-    seed: int = 0,
-    schema: Schema | None = None,
-) -> Splits:
+def load(name: str | Path, targets: Sequence[str] = (), *, dev: float = 0.1, schema: Schema | None = None) -> Splits:
     """A data set by its name ("bibtex") or by the path of a file; ``dev`` is the development part of the training rows.
 
     ``NAME-train.csv`` has its test part beside it, ``NAME-test.csv``, and so in every format; an npz of ``x_train
@@ -57,10 +50,19 @@ def load(
     """
     tables = read_parts(name, targets)
     if len(tables) == 1:
-        tables = list(hold_out(tables[0], 0.2, seed + 1))
+        tables = list(_with_test(tables[0]))
     schema = schema or Schema.of(tables[0])
     train, test = (schema.label_sets(table) for table in tables)
-    return Splits(*hold_out(train, dev, seed), test, schema)
+    return Splits(*hold_out(train, dev, 0), test, schema)
+
+
+def training_rows(table: Table) -> Table:
+    """Those that `load` leaves for training and development, of a single table."""
+    return _with_test(table)[0]
+
+
+def _with_test(table: Table) -> tuple[Table, Table]:
+    return hold_out(table, 0.2, 1)
 
 
 def read_parts(name: str | Path, targets: Sequence[str] = ()) -> list[Table]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,10 +19,10 @@ from spen.objectives import Feedforward, InferenceNetwork
 from spen.pretrained import complete, fitting
 from spen.storage import replacing
 from spen.tasks.multilabel.build import build_model
-from spen.tasks.multilabel.data import load, locate, read_parts, read_table
+from spen.tasks.multilabel.data import load, locate, read_parts, read_table, training_rows
 from spen.tasks.multilabel.metrics import scores
 from spen.tasks.multilabel.recipes import MultilabelRecipe, find_recipe
-from spen.tasks.multilabel.tables import Schema
+from spen.tasks.multilabel.tables import Schema, Table
 from spen.tasks.multilabel.train import predict
 from spen.tasks.simple import answer_files
 from spen.tasks.task import Opened, Progress, Scores
@@ -37,13 +38,20 @@ class LabelSetPredictor(Opened):
     model: spen.SPEN
 
     def __init__(
-        self, name: str, recipe: MultilabelRecipe, model: spen.SPEN, schema: Schema, threshold: float = 0.5
+        self,
+        name: str,
+        recipe: MultilabelRecipe,
+        model: spen.SPEN,
+        schema: Schema,
+        threshold: float = 0.5,
+        device: str = "cpu",
     ) -> None:
-        self.name, self.recipe, self.model, self.schema, self.threshold = name, recipe, model, schema, threshold
+        self.name, self.recipe, self.schema, self.threshold, self.device = name, recipe, schema, threshold, device
+        self.model = model.to(device)
         self.objective = recipe.stages()[-1].objective
 
     @classmethod
-    def open(cls, saved: SavedModel) -> LabelSetPredictor:
+    def open(cls, saved: SavedModel, device: str) -> LabelSetPredictor:
         """The model of a folder."""
         with complete(saved.folder):
             recipe = MultilabelRecipe.from_description(saved.settings["recipe"])
@@ -51,7 +59,7 @@ class LabelSetPredictor(Opened):
         model = build_model(recipe, schema, threshold)
         with fitting(saved.folder):
             model.load_state_dict(saved.weights())
-        return cls(saved.name, recipe, model.eval(), schema, threshold)
+        return cls(saved.name, recipe, model.eval(), schema, threshold, device)
 
     @classmethod
     def fresh(cls, name: str) -> LabelSetPredictor:
@@ -61,14 +69,17 @@ class LabelSetPredictor(Opened):
 
     def probabilities(self, x: Tensor) -> Tensor:  # (N, inputs) -> (N, labels)
         """The probability of every label."""
-        return predict(self.model, self.objective, x)
+        return predict(self.model, self.objective, x.to(self.device)).cpu()
 
     def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
-        own, name = self.recipe.data, data or self.recipe.data
-        if data and str(locate(data)) != own and len(tables := read_parts(data, self._targets(data))) == 1:
+        name, targets = data or self.recipe.data, tuple(self.schema.targets) if self.recipe.targets else ()
+        if not data and not locate(name).exists():
+            raise ValueError(f"{name}, which {self.name} was trained on, is not here: give --data with its new place")
+        tables = read_parts(name, targets)
+        if data and len(tables) == 1 and not self._learned_from(tables[0]):
             part, which = self.schema.label_sets(tables[0]), ""  # every row of another table
         else:
-            splits = load(name, self._targets(name), dev=self.recipe.dev, schema=self.schema)
+            splits = load(name, targets, dev=self.recipe.dev, schema=self.schema)
             part, which = getattr(splits, split), f"{split} "
         reached = scores(self.probabilities(part.x), part.y, self.threshold)._asdict()
         lines = [f"{self.name} on {len(part)} {which}examples of {name}, threshold {self.threshold:.2g}"]
@@ -76,9 +87,13 @@ class LabelSetPredictor(Opened):
         values = {"data": name, "examples": len(part), "threshold": self.threshold, "f1": reached}
         return Scores(values, tuple(lines))
 
-    def _targets(self, data: str) -> tuple[str, ...]:
-        # Where the training table did not say which columns are labels, no other one will.
-        return tuple(self.schema.targets) if self.recipe.targets else ()
+    def _learned_from(self, table: Table) -> bool:
+        """Whether it is the training table, wherever it lies now: the means of its training rows are the same."""
+        try:
+            own = Schema.of(training_rows(table))
+        except ValueError:  # too few rows, or a column without values
+            return False
+        return json.dumps(own.describe()) == json.dumps(self.schema.describe())
 
     def predict(
         self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any

@@ -97,7 +97,7 @@ class LabelSetsTask(Task):
     def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
         from spen.tasks.multilabel.opened import LabelSetPredictor
 
-        return LabelSetPredictor.open(saved)
+        return LabelSetPredictor.open(saved, device)
 
     def fresh(self, recipe: str) -> Opened:
         from spen.tasks.multilabel.opened import LabelSetPredictor
