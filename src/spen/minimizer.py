@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+import functools
+import sys
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -15,8 +17,24 @@ from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
 from spen.descent.trajectory import Trajectory
 from spen.gradients.auto import Auto
+from spen.gradients.sharded import gathered
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 from spen.rules import Extended
+
+
+def _not_traced(method: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
+    """The method, at which torch.compile(model) ends its graph: it calls autograd, which Dynamo cannot trace.
+
+    ``torch.compiler.disable`` would do, but imports the compiler, which takes seconds.
+    """
+
+    @functools.wraps(method)
+    def called(*arguments: Any) -> Trajectory:
+        dynamo = None if torch.compiler.is_exporting() else sys.modules.get("torch._dynamo")
+        return (method if dynamo is None else dynamo.disable(method))(*arguments)
+
+    called._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return called
 
 
 class Minimizer(nn.Module):
@@ -61,7 +79,14 @@ class Minimizer(nn.Module):
         check_features(features, start.shape[0])
         if not torch.is_floating_point(start):
             raise ValueError(f"Init must return floating-point numbers to descend from, not {start.dtype}")
-        descend = partial(self._descend, self._rule(steps))
+        if torch._C._are_functorch_transforms_active():
+            raise ValueError(
+                "torch.func (vmap, grad, jvp) cannot differentiate or map a descent, which calls autograd itself: give "
+                "the model a batch, and use backward() or torch.autograd.grad"
+            )
+        if torch.is_autocast_enabled(start.device.type) and start.dtype.itemsize < 4:
+            start = start.float()  # autocast lowers the energy's products; y would lose its small steps
+        descend = functools.partial(self._descend, self._rule(steps))
         if torch.is_inference_mode_enabled():
             return outside_inference_mode(descend, energy, features, start)
         return descend(energy, features, start)
@@ -78,10 +103,12 @@ class Minimizer(nn.Module):
         kept = ", keep_gradients=True" if self.keep_gradients else ""
         return f"gradient={self.gradient}, stop={self.stop}{kept}"
 
+    @_not_traced
     def _descend(self, rule: StepRule, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
         descend = Descend(self.domain, rule, self.stop, self.keep_gradients)
-        potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
-        path = self._run(descend, potential, start)
+        with gathered(energy):
+            potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
+            path = self._run(descend, potential, start)
         last = potential.at(rule.energy_step(rule.steps - 1))
         return Trajectory.of(path, self.domain, rule.steps, last, start, gradients=self.keep_gradients)
 

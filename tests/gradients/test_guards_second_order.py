@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -76,50 +75,10 @@ def test_finite_differences_under_autocast(make: Callable[[], Energy]) -> None:
     assert distance(same, exact) > 1e-5  # autocast did lower something
 
 
-SHARDED = """
-import sys
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-import spen
-from spen.domains import Reals
-from spen.energies import Energy
-from spen.gradients import Exact, FiniteDifference
-from spen.rules import Momentum
-
-class Net(Energy):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Linear(3, 3)
-    def forward(self, y, x):
-        return (torch.tanh(self.net(y)) - x).square().sum(1)
-
-dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 1), rank=0, world_size=1)
-try:
-    energy = Net()
-    fully_shard(energy, mesh=dist.init_device_mesh("cpu", (1,)))
-    x = torch.randn(2, 3)
-    for strategy in (FiniteDifference(), Exact()):
-        try:
-            spen.Minimizer(Reals(), Momentum(2, 0.1), strategy)(energy, x, x)
-        except ValueError as error:
-            print(error)
-finally:
-    dist.destroy_process_group()
-"""
-
-
 def in_a_fresh_process(code: str, *arguments: str) -> str:
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_a_sharded_energy_is_refused(tmp_path: Path) -> None:
-    lines = in_a_fresh_process(SHARDED, str(tmp_path / "store")).splitlines()
-    assert len(lines) == 2
-    assert all(line.startswith("the energy is sharded by fully_shard") for line in lines), lines
 
 
 # ── importing ──

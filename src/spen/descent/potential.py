@@ -56,12 +56,6 @@ class Potential:
     def of(cls, energy: nn.Module, features: Any, view: Callable[[Tensor], Tensor] = identity) -> Potential:
         """Bind an energy to features. Its parameters are looked up once: a descent asks for them at every step."""
         learned = tuple(p for p in energy.parameters() if p.requires_grad)
-        if any(hasattr(p, "device_mesh") for p in learned):
-            raise ValueError(
-                "the energy is sharded by fully_shard, which gathers its weights for one forward pass at a time: a "
-                "descent would get no gradient or crash. Leave the energy whole (F and Init may be sharded), or use "
-                "DistributedDataParallel"
-            )
         return cls(energy, _stepped(features) if knows_step(energy) else features, view, learned)
 
     def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:  # (B, …) -> (B,)

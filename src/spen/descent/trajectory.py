@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import torch
@@ -14,11 +15,16 @@ from spen.protocols import Domain
 from spen.tensors import tree_map
 
 
+@dataclass(init=False, repr=False, eq=False)
 class Trajectory:
     """y_0, y_1 … y_T with the energies on the way.
 
     ``outputs`` always has T entries: once every example has arrived, the last one stands for the steps not taken.
     """
+
+    # The fields: where DistributedDataParallel and fully_shard look for what a loss reads.
+    outputs: list[Tensor]
+    _gradients: list[Tensor] | None
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, identity
 from spen.energies.compose import knows_step
 from spen.gradients.checkpointed import Checkpointed
-from spen.gradients.replay import Replayed, refuse_replica, replayed
+from spen.gradients.replay import Replayed, autocast_of, refuse_replica, replayed
 from spen.gradients.snapshots import Held
 from spen.protocols import Domain, GradientStrategy
 from spen.tensors import flat
@@ -70,7 +71,7 @@ class Implicit(GradientStrategy):
                 "such as Checkpointed()"
             )
         plain = Potential.of(potential.energy, potential.features, identity)
-        tape = _Tape(descend.domain, plain.detached(), self, Held(potential.energy, descend.domain))
+        tape = _Tape(descend.domain, plain.detached(), self, Held(potential.energy, descend.domain), autocast_of(start))
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
         return path
 
@@ -84,6 +85,7 @@ class _Tape:
     potential: Potential
     strategy: Implicit
     held: Held
+    autocast: Callable[[], torch.autocast]
     outputs: int = 0
 
 
@@ -110,7 +112,7 @@ class _Minimiser(torch.autograd.Function):
         if cotangents[-1] is None:
             return (None, *nothing, *[None] * (len(ctx.needs_input_grad) - 1 - tape.outputs))
         answer = ctx.saved_tensors[0].detach()
-        with tape.held.put_back():
+        with tape.held.put_back(), tape.autocast():
             solution = _solve(tape, answer, cotangents[-1])
             _, bars = tape.strategy.through.product(tape.potential, answer, solution)
         return (None, *nothing, *(None if bar is None else -bar for bar in bars))

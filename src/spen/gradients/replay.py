@@ -93,7 +93,7 @@ class Tape:
     path: Iterates = field(default_factory=Iterates)
     steps: list[Taken] = field(default_factory=list)
     energies: list[Tensor] = field(default_factory=list)  # of the steps; nothing if the energy is a program
-    autocast: tuple[str, torch.dtype, bool] = ("cpu", torch.bfloat16, False)
+    autocast: Callable[[], torch.autocast] = lambda: torch.autocast("cpu", enabled=False)
 
     def __post_init__(self) -> None:
         refuse_replica(self.potential)
@@ -119,7 +119,7 @@ class Tape:
 
     def _record(self, start: Tensor) -> list[Tensor]:
         store, self.steps = _Store(start), []
-        self.autocast = _autocast_state(start)
+        self.autocast = autocast_of(start)
         # The backward pass begins with the last step and lets go of what it has used: what is made again comes last.
         first = self.descend.rule.steps - round(self.keep * self.descend.rule.steps)
         kept: tuple[Tensor, ...] = ()
@@ -158,8 +158,7 @@ class Tape:
 
     def pull_back(self, saved: list[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         """The cotangents of start, features, parameters, and parameters of rule and domain; ``saved`` is used up."""
-        device, dtype, enabled = self.autocast
-        with torch.autocast(device, dtype, enabled=enabled):
+        with self.autocast():
             return _backward(self, saved, cotangents)
 
 
@@ -390,6 +389,8 @@ def _only(direction: Tensor, rows: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
 
 
-def _autocast_state(tensor: Tensor) -> tuple[str, torch.dtype, bool]:
+def autocast_of(tensor: Tensor) -> Callable[[], torch.autocast]:
+    """The autocast that is on now for the device of a tensor, or none, to be entered again in the backward pass."""
     kind = tensor.device.type
-    return kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+    dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
+    return partial(torch.autocast, kind, dtype, enabled=enabled)

@@ -34,8 +34,8 @@ def exact_product(
     with torch.enable_grad():
         leaf = point.detach().requires_grad_()
         energies = potential(leaf, part)
-        if (search or part is not None) and (names := Graph.of(energies).once_differentiable):
-            raise _only_once(potential, " or ".join(names))
+        if search or part is not None:
+            require_twice_differentiable(potential, energies, leaf)
         gradient = input_gradient(energies, leaf, create_graph=True)
     if not gradient.requires_grad:
         return None, [None] * len(targets)
@@ -131,7 +131,7 @@ def _once_differentiable(node: Any) -> list[str]:
 
 def require_twice_differentiable(potential: Potential, energies: Tensor, point: Tensor) -> None:
     """Refuse an energy with an operation on its graph that has no second derivative."""
-    if names := Graph.of(energies, (*potential.feature_tensors(), point)).once_differentiable:
+    if names := Graph.of(energies, _known(potential, point)).once_differentiable:
         raise _only_once(potential, " or ".join(names))
 
 
@@ -144,7 +144,8 @@ def require_known_tensors(
     ``twice`` it needs second derivatives; without, differences of first ones, which half precision cannot supply. With
     ``forward`` these are taken by forward mode.
     """
-    graph = Graph.of(energies)
+    known = _known(potential, point)
+    graph = Graph.of(energies, known)
     if forward and on_gpu(point) and any("GroupNorm" in name for name in graph.operations):
         raise NotTwiceDifferentiable(
             f"the energy {type(potential.energy).__name__} normalises groups, and torch's forward mode through "
@@ -152,12 +153,16 @@ def require_known_tensors(
         )
     if twice and graph.once_differentiable:
         raise _only_once(potential, " or ".join(graph.once_differentiable))
-    known = {id(t) for t in (point, *potential.feature_tensors(), *potential.parameters())}
     for leaf in graph.leaves:
-        if id(leaf) not in known:
+        if all(leaf is not t for t in known):
             raise unknown_tensor(potential.energy, leaf)
     if not twice and not torch.is_autocast_enabled(point.device.type):
         refuse_half_precision(potential.energy, graph.dtypes)
+
+
+def _known(potential: Potential, point: Tensor) -> list[Tensor]:
+    """What an energy is differentiated in. What these are made from is differentiated once, by autograd itself."""
+    return [point, *potential.feature_tensors(), *potential.parameters()]
 
 
 def on_gpu(tensor: Tensor) -> bool:
