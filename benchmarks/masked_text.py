@@ -16,7 +16,6 @@ import argparse
 import statistics
 import time
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -131,22 +130,13 @@ def read_text(path: Path | None) -> tuple[Tensor, int]:
     return torch.tensor([common.get(c, 0) for c in text]), len(common) + 1
 
 
-def with_steps(model: spen.SPEN, steps: int) -> spen.SPEN:
-    """The same model taking more or fewer steps; the last rate stands for those it was not trained for."""
-    longer = deepcopy(model)
-    rates = model.minimizer.rule.rates().detach()  # type: ignore[operator]
-    values = torch.cat([rates[:steps], rates[-1:].expand(max(0, steps - len(rates)))])
-    longer.minimizer.rule = GradientDescent(steps, values).to(rates.device)
-    return longer
-
-
 @torch.no_grad()
 def losses_by_steps(model: spen.SPEN, source: TextSource, steps: list[int]) -> dict[int, float]:
     """The loss after each number of steps, from one descent of the longest."""
-    longer, device = with_steps(model, max(steps)).eval(), next(model.parameters()).device
+    device = next(model.eval().parameters()).device
     sums = dict.fromkeys(steps, 0.0)
     for x, target in source.batches(0):
-        path = longer(Masked(*(part.to(device) for part in x)))
+        path = model(Masked(*(part.to(device) for part in x)), steps=max(steps))
         there = Masked(*(part.to(device) for part in target))
         for t in steps:
             sums[t] += float(hidden_loss(path.outputs[t - 1], there).mean())

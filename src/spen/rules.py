@@ -46,10 +46,10 @@ class GradientDescent(StepRule):
 
 
 class Momentum(StepRule):
-    """h_{t+1} = γ h_t + (1 − d) g_t;  y_{t+1} = y_t − η_t h_{t+1}. ``decay`` is γ; ``backtracks`` as in GradientDescent.
+    """h_{t+1} = γ h_t + (1 − d) g_t;  y_{t+1} = y_t − η_t h_{t+1}. ``decay`` is γ.
 
     ``dampening`` is d, as in ``torch.optim.SGD``: where it is not 0, h_1 = g_0. With d = γ the velocity is a mean of
-    gradients; the authors' public Lua code descends so.
+    gradients; the authors' public Lua code descends so. ``backtracks`` is as in ``GradientDescent``.
     """
 
     def __init__(

@@ -131,7 +131,10 @@ def test_options_from_a_command_line_take_the_right_type() -> None:
     assert (recipe.method.steps, recipe.method.learn_rates, recipe.method.rate) == (5, False, 0.3)
     assert recipe.schedule.crop == (48, 64)
     for options, sentence in [
-        ({"step": "5"}, r"recipe dp-3 has no option 'step'; it has average, batch_size, batches, blind"),
+        (
+            {"step": "5"},
+            r"recipe dp-3 has no option 'step'; it has average, average_pooling, batch_size, batches",
+        ),
         ({"steps": "five"}, "steps is a whole number, not 'five'"),
         ({"blind": "yes"}, "blind is true or false, not 'yes'"),
     ]:
