@@ -38,6 +38,7 @@ _SETS = "--set hidden=8 --set network=8 --set pretrain_epochs=1 --set epochs=1 -
 
 SMALLER = {
     "spen train dp-3": _DENOISING,
+    "spen train denoise": _DENOISING,
     "spen train srl/spen": _ROLES,
     "spen train bibtex-": _SETS,
     "spen train labels": _SETS,
@@ -87,8 +88,10 @@ def build(folder: Path) -> None:
     """Every file that an example names."""
     random = np.random.default_rng(0)
     depth = (2000 + 20 * random.standard_normal((24, 32))).astype(np.uint16)
-    (folder / "frames").mkdir(parents=True)
-    for name in ("noisy.png", "depth.png", "frames/a.png", "frames/b.png"):
+    for part in ("frames", "photos"):
+        (folder / part).mkdir(parents=True)
+    photos = [f"photos/{k}.png" for k in range(3)]
+    for name in ("noisy.png", "depth.png", "frames/a.png", "frames/b.png", *photos):
         Image.fromarray(depth).save(folder / name)
     (folder / "sentences.conllu").write_text(CONLLU, encoding="utf-8")
     corpus = make_corpus(6, seed=1)
@@ -192,7 +195,7 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     few = corpora.builtin_splits
     rooms = datasets.Splits(Rooms("train", 2), Rooms("dev", 1), Rooms("test", 2))
-    patch.setattr(datasets, "open_rooms", lambda quick: rooms)
+    patch.setattr(datasets, "open_rooms", lambda regime, quick: rooms)
     patch.setattr(corpora, "builtin_splits", lambda size, **options: few(45, **options))
     mirror = (folder / "mirror").as_uri()
     patch.setattr(download, "fetch_sevenscenes", partial(download.fetch_sevenscenes, base=mirror))

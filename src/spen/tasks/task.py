@@ -114,7 +114,7 @@ class TrainOrder:
     device: str = "auto"
     seconds: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # those that the task declares for train
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from spen.tasks.denoising import data
 from spen.tasks.denoising.crops import Crops, crop_frame, cut
-from spen.tasks.denoising.data import DepthPairs, Frame, GreyImages, Rooms, SimulatedSensor
-from spen.tasks.denoising.images import BadImage
+from spen.tasks.denoising.data import DepthPairs, Frame, Images, Rooms
+from spen.tasks.denoising.images import BadImage, list_images
+from spen.tasks.denoising.noise import parse_noise
 from spen.tasks.denoising.sensor import Sensor
+from spen.tasks.denoising.simulate import Simulated
 
 
 def write_pair(folder: Path, name: str, size: tuple[int, int] = (40, 50), seed: int = 0) -> None:
@@ -81,8 +82,8 @@ def test_every_takes_every_nth(pairs: Path) -> None:
 def test_simulated_sets_are_seeded_and_redrawn_each_epoch(pairs: Path, greys: Path, epoch: int) -> None:
     for make in (
         lambda seed: Rooms("dev", 4, seed=seed),
-        lambda seed: SimulatedSensor(DepthPairs(pairs, "train"), seed=seed),
-        lambda seed: GreyImages(greys, seed=seed),
+        lambda seed: Simulated(DepthPairs(pairs, "train"), parse_noise("depth-sensor:15"), seed=seed),
+        lambda seed: Simulated(Images(list_images(greys)), parse_noise("gaussian:25"), seed=seed),
     ):
         frame = make(0).frame(1, epoch)
         check(frame)
@@ -95,7 +96,7 @@ def test_simulated_sets_are_seeded_and_redrawn_each_epoch(pairs: Path, greys: Pa
 def test_the_sensor_option_reaches_the_noise(pairs: Path) -> None:
     for frames in (
         Rooms("dev", 4, sensor=Sensor(strength=0.0)),
-        SimulatedSensor(DepthPairs(pairs, "train"), sensor=Sensor(strength=0.0)),
+        Simulated(DepthPairs(pairs, "train"), parse_noise("depth-sensor:0")),
     ):
         frame = frames.frame(1)
         assert torch.allclose(frame.noisy[frame.scored], frame.truth[frame.scored], atol=1e-5)
@@ -110,9 +111,9 @@ def test_rooms_have_holes_and_surfaces() -> None:
 
 def test_grey_noise_has_the_asked_deviation(greys: Path) -> None:
     for sigma in (0.0, 25.0, 50.0):
-        frame = GreyImages(greys, sigma=sigma).frame(0)
+        frame = Simulated(Images(list_images(greys)), parse_noise(f"gaussian:{sigma}")).frame(0)
         assert float((frame.noisy - frame.truth).std()) * 255 == pytest.approx(sigma, rel=0.06)
-    assert GreyImages(greys).name(0) == "0.png"
+    assert Images(list_images(greys)).name(0) == "0.png"
     truth = np.asarray(Image.open(greys / "0.png")) / 255
     assert torch.allclose(frame.truth[0], torch.from_numpy(truth).float())
 
@@ -159,7 +160,7 @@ def test_each_pass_meets_every_frame_once() -> None:
 
 def test_a_sensor_reads_the_frames_of_every_batch_anew_and_again_the_same() -> None:
     def crops(**options: Any) -> Crops:
-        return Crops(Rooms("train", 3), size=(96, 128), sensor=Sensor(12.0), **options)
+        return Crops(Rooms("train", 3), size=(96, 128), noise=parse_noise("depth-sensor:12"), **options)
 
     first, plain = crops().batch(0, 0, 6), Crops(Rooms("train", 3)).batch(0, 0, 6)
     assert torch.equal(first.truth, plain.truth)  # the same windows
@@ -177,11 +178,11 @@ def test_a_sensor_reads_the_frames_of_every_batch_anew_and_again_the_same() -> N
 
 def test_an_exact_sensor_sees_the_truth() -> None:
     """By value: no noise, no jitter, and nothing lost but what geometry hides."""
-    exact = Crops(Rooms("train", 2), sensor=Sensor(0.0)).batch(0, 0, 4)
+    exact = Crops(Rooms("train", 2), noise=parse_noise("depth-sensor:0")).batch(0, 0, 4)
     assert float(exact.valid.float().mean()) > 0.7
     assert torch.allclose(exact.noisy[exact.scored], exact.truth[exact.scored], atol=1e-6)
     # One frame twice in a batch is read twice.
-    twice = Crops(Rooms("train", 1), size=(240, 320), sensor=Sensor(12.0)).batch(0, 0, 2)
+    twice = Crops(Rooms("train", 1), size=(240, 320), noise=parse_noise("depth-sensor:12")).batch(0, 0, 2)
     assert torch.equal(twice.truth[0], twice.truth[1])
     assert not torch.equal(twice.noisy[0], twice.noisy[1])
 
@@ -252,7 +253,7 @@ def spoil(folder: Path, kind: str) -> None:
 def test_bad_pairs_are_named(pairs: Path, kind: str, file: str, sentence: str) -> None:
     spoil(pairs / "train", kind)
     with pytest.raises(BadImage) as caught:
-        data.stack(DepthPairs(pairs, "train"))
+        Crops(DepthPairs(pairs, "train")).batch(0, 0, 3)
     assert str(caught.value).startswith(f"{pairs / 'train' / file}: ")
     assert sentence in str(caught.value)
 
@@ -265,25 +266,11 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
         DepthPairs(tmp_path, "dev")
 
 
-def test_mixed_sizes_do_not_stack(greys: Path) -> None:
-    with pytest.raises(
-        BadImage, match=r"1\.png: is 41×30, but 0\.png is 40×30; images of mixed sizes cannot be stacked"
-    ):
-        data.stack(GreyImages(greys))
-
-
-def test_grey_images_have_8_bits(tmp_path: Path) -> None:
-    Image.fromarray(np.ones((4, 4), np.uint16)).save(tmp_path / "a.png")
-    with pytest.raises(BadImage, match=r"a\.png: is a uint16 image, but grey images have 8 bits"):
-        GreyImages(tmp_path).frame(0)
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
         (lambda: Rooms("train", 0), "count is 0 but there must be at least one frame"),
         (lambda: Rooms("all", 1), "split is 'all' but must be one of train, dev, test"),
-        (lambda: GreyImages(".", sigma=-1), "sigma is -1 but must not be negative; it is in units of 1/255"),
     ],
 )
 def test_wrong_options(make, sentence: str) -> None:  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spen.tasks.denoising.data import DepthPairs, stack
+from spen.tasks.denoising.data import DepthPairs, Frame
 from spen.tasks.denoising.losses import Target
 from spen.tasks.denoising.metrics import (
     PSNR,
@@ -106,7 +106,9 @@ def test_reference_figures_of_redkitchen() -> None:
         folder = find_data("denoising/redkitchen")
     except FileNotFoundError as error:
         pytest.skip(str(error))
-    whole = stack(DepthPairs(folder, "test"))
+    frames = DepthPairs(folder, "test")
+    parts = zip(*(frames.frame(index) for index in range(len(frames))), strict=True)
+    whole = Frame(*(torch.stack(part) for part in parts))
     values = psnr(whole.noisy, whole.truth, whole.scored)
     assert mean_over_frames(values) == pytest.approx(51.61, abs=0.005)
     assert mean_over_frames(values[::10]) == pytest.approx(51.68, abs=0.005)

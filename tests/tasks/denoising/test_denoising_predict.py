@@ -11,8 +11,8 @@ from torch import Tensor
 
 from spen.models import open_model
 from spen.tasks.denoising.energy import Observation
-from spen.tasks.denoising.images import BadImage, GreyImage, load_image
-from spen.tasks.denoising.predict import denoise_files, denoise_image
+from spen.tasks.denoising.images import BadImage, LoadedImage, load_image
+from spen.tasks.denoising.predict import FileDenoiser
 
 
 def grey(path: Path, value: int = 90, shape: tuple[int, int] = (6, 5)) -> Path:
@@ -28,25 +28,25 @@ def same(x: Observation) -> Tensor:
 def test_a_result_never_overwrites_another_input(tmp_path: Path) -> None:
     first, second = grey(tmp_path / "a" / "x.png", 50), grey(tmp_path / "b" / "x.png", 150)
     with pytest.raises(ValueError, match=r"b/x.png would be overwritten by the result of .*a/x.png; give another -o"):
-        list(denoise_files(same, [first.parent, second.parent], second.parent))
+        list(FileDenoiser(same).files([first.parent, second.parent], second.parent))
     assert load_image(second).values[0, 0] == 150
 
 
 def test_two_results_of_one_name_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     first, second = grey(tmp_path / "a" / "x.png"), grey(tmp_path / "b" / "x.png")
     with pytest.raises(ValueError, match=r"a/x.png and .*b/x.png would both be written to .*out/x.png; denoise one at"):
-        list(denoise_files(same, [first, second], tmp_path / "out"))
+        list(FileDenoiser(same).files([first, second], tmp_path / "out"))
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_formats_that_cannot_be_written_become_png(tmp_path: Path) -> None:
     grey(tmp_path / "in" / "a.bmp", 7)
     grey(tmp_path / "in" / "b.png", 8)
-    written = list(denoise_files(same, [tmp_path / "in"], tmp_path / "out"))
+    written = list(FileDenoiser(same).files([tmp_path / "in"], tmp_path / "out"))
     assert [p.name for p in written] == ["a.png", "b.png"]
     assert [int(load_image(p).values[0, 0]) for p in written] == [7, 8]
     with pytest.raises(BadImage, match=r"out.jpg: cannot be written; name it .png, .tif, .tiff or .npy"):
-        list(denoise_files(same, [tmp_path / "in" / "b.png"], tmp_path / "out.jpg"))
+        list(FileDenoiser(same).files([tmp_path / "in" / "b.png"], tmp_path / "out.jpg"))
 
 
 def test_images_that_cannot_be_used_are_named_when_the_others_are_done(tmp_path: Path) -> None:
@@ -54,18 +54,21 @@ def test_images_that_cannot_be_used_are_named_when_the_others_are_done(tmp_path:
         grey(tmp_path / "in" / name)
     (tmp_path / "in" / "b.png").write_bytes(b"no image")
     with pytest.raises(BadImage, match=r"1 of 3 images were left out: .*b.png: is not an image of a known format$"):
-        list(denoise_files(same, [tmp_path / "in"], tmp_path / "out"))
+        list(FileDenoiser(same).files([tmp_path / "in"], tmp_path / "out"))
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.png", "c.png"]
 
 
 def test_a_folder_may_have_a_dot_in_its_name(tmp_path: Path) -> None:
     (tmp_path / "out.v2").mkdir()
-    assert list(denoise_files(same, [grey(tmp_path / "x.png")], tmp_path / "out.v2")) == [tmp_path / "out.v2" / "x.png"]
+    assert list(FileDenoiser(same).files([grey(tmp_path / "x.png")], tmp_path / "out.v2")) == [
+        tmp_path / "out.v2" / "x.png"
+    ]
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 40), (3, 5), (4, 3), (16, 2)])
 def test_the_smallest_images_are_denoised_too(shape: tuple[int, int]) -> None:
-    clean = denoise_image(open_model("dp-3").denoise, GreyImage(np.full(shape, 2000, np.uint16), 4000.0))
+    depth = LoadedImage(np.full(shape, 2000, np.uint16), 4000.0)
+    [clean] = FileDenoiser(open_model("dp-3").denoise).images([depth])
     assert clean.values.shape == shape
     assert np.abs(clean.values.astype(float) - 2000).max() < 40
 
@@ -73,17 +76,17 @@ def test_the_smallest_images_are_denoised_too(shape: tuple[int, int]) -> None:
 def test_black_is_a_hole_in_depth_and_a_colour_in_a_photograph(tmp_path: Path) -> None:
     values = np.full((20, 20), 200)
     values[:, 10:] = 0
-    photograph = GreyImage(values.astype(np.uint8), 255.0)
+    photograph = LoadedImage(values.astype(np.uint8), 255.0)
     assert photograph.valid().all()
-    assert not GreyImage(values.astype(np.uint8), 255.0, "zero").valid()[0, :, 10:].any()
-    assert not GreyImage(values.astype(np.uint16), 4000.0).valid()[0, :, 10:].any()
-    assert GreyImage(values.astype(np.uint16), 4000.0, "none").valid().all()
-    assert not GreyImage(np.array([[np.nan, 0.5]]), 1.0, "none").valid()[0, 0, 0]
-    clean = denoise_image(open_model("dp-3").denoise, photograph).values
+    assert not LoadedImage(values.astype(np.uint8), 255.0, "zero").valid()[0, :, 10:].any()
+    assert not LoadedImage(values.astype(np.uint16), 4000.0).valid()[0, :, 10:].any()
+    assert LoadedImage(values.astype(np.uint16), 4000.0, "none").valid().all()
+    assert not LoadedImage(np.array([[np.nan, 0.5]]), 1.0, "none").valid()[0, 0, 0]
+    clean = FileDenoiser(open_model("dp-3").denoise).images([photograph])[0].values
     assert clean[:, 14:].max() < 40
     path = tmp_path / "depth.png"
     Image.fromarray(values.astype(np.uint8)).save(path)
-    filled = next(denoise_files(open_model("dp-3").denoise, [path], tmp_path / "filled.png", holes="zero"))
+    filled = next(FileDenoiser(open_model("dp-3").denoise, holes="zero").files([path], tmp_path / "filled.png"))
     assert load_image(filled).values[:, 14:].min() > 150
     Image.fromarray(np.zeros((4, 4), np.uint8)).save(path)
     assert load_image(path).valid().all()
@@ -91,11 +94,13 @@ def test_black_is_a_hole_in_depth_and_a_colour_in_a_photograph(tmp_path: Path) -
         load_image(path, holes="zero")
 
 
-@pytest.mark.parametrize("suffix", ["png", "tiff"])
-def test_an_image_that_is_stored_turned_is_refused(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"turned.{suffix}"
+def test_an_image_that_is_stored_turned_is_read_upright(tmp_path: Path) -> None:
+    path = tmp_path / "turned.png"
     exif = Image.Exif()
     exif[0x0112] = 6
-    Image.fromarray(np.full((4, 6), 9, np.uint8)).save(path, exif=exif)
+    stored = np.arange(24, dtype=np.uint8).reshape(4, 6)
+    Image.fromarray(stored).save(path, exif=exif)
+    assert np.array_equal(load_image(path).values, np.rot90(stored, -1))
+    Image.fromarray(stored).save(path.with_suffix(".tiff"), exif=exif)
     with pytest.raises(BadImage, match=r"is stored turned or mirrored \(orientation 6\); save it upright first"):
-        load_image(path)
+        load_image(path.with_suffix(".tiff"))

@@ -25,6 +25,12 @@ IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient"}  # they l
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("convnet", "blind"): {"residual": True},
     ("convnet", "residual"): {"blind": False},
+    ("denoise", "momentum"): {"steps": 2},  # one step has no velocity
+    ("photo", "momentum"): {"steps": 2},
+    ("denoise", "dampening"): {"steps": 2},
+    ("photo", "dampening"): {"steps": 2},
+    ("depth", "dampening"): {"momentum": 0.5},
+    ("spen-best", "dampening"): {"momentum": 0.5},
 }
 
 

@@ -19,6 +19,7 @@ from spen.tasks.denoising import train as experiment
 from spen.tasks.denoising.crops import Crops, cut, integral_of, pixel_indices, windows
 from spen.tasks.denoising.data import Frame, Rooms
 from spen.tasks.denoising.frame_cache import keep
+from spen.tasks.denoising.noise import parse_noise
 from spen.tasks.denoising.recipes import ABLATION, Network, Regime, System, expand_rows, find_recipe, find_regime
 from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure, training_curve, write_report
 from spen.tasks.denoising.reproduce import Job, _place, found, join, line_of, options_by_row, table1
@@ -277,17 +278,20 @@ def test_kept_frames_are_the_frames(tmp_path: Path) -> None:
     assert len(experiment.open_splits(find_regime("rooms"), quick=False, cache=tmp_path).dev) == 40
 
 
+GAUSSIAN = parse_noise("gaussian:25")
+
+
 def test_noise_is_drawn_for_every_batch_and_again_the_same() -> None:
     frames = FewRooms("train", 2)
-    crops = Crops(frames, (16, 16), sigma=25.0)
+    crops = Crops(frames, (16, 16), noise=GAUSSIAN)
     first, second = crops.batch(0, 0, 64), crops.batch(0, 64, 64)
-    again = Crops(frames, (16, 16), sigma=25.0).batch(0, 0, 64)
+    again = Crops(frames, (16, 16), noise=GAUSSIAN).batch(0, 0, 64)
     assert torch.equal(first.noisy, again.noisy)
     noise = [batch.noisy - batch.truth for batch in (first, second)]
     assert not torch.equal(*noise)
     assert float(noise[0].std()) == pytest.approx(25 / 255, rel=0.02)
     assert not torch.equal(crops.batch(1, 0, 64).noisy - crops.batch(1, 0, 64).truth, noise[0])
-    scattered = Crops(frames, (16, 16), sigma=25.0, memory=1).batch(0, 0, 64)  # too many frames to stack
+    scattered = Crops(frames, (16, 16), noise=GAUSSIAN, memory=1).batch(0, 0, 64)  # too many frames to stack
     assert torch.equal(scattered.noisy, first.noisy)
 
 

@@ -21,9 +21,10 @@ from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import load_image
 from spen.tasks.denoising.losses import Target, masked_squared_error, observation, summed_squared_error
 from spen.tasks.denoising.metrics import PSNR, psnr
-from spen.tasks.denoising.predict import denoise_files
+from spen.tasks.denoising.predict import FileDenoiser
 from spen.tasks.denoising.recipes import RECIPES, REGIMES, Classical, System, find_recipe, find_regime
 from spen.tasks.denoising.reproduce import Job, plan, run_job, table1
+from spen.tasks.denoising.simulate import Simulated
 from spen.tasks.denoising.sources import CropSource, FrameSource
 from spen.tasks.denoising.train import evaluate, open_splits, train
 from tests.cli import world
@@ -255,7 +256,7 @@ def test_prediction_keeps_bit_depth_units_and_size(tmp_path: Path, dtype: str) -
         path, values = tmp_path / "a.tiff", noisy.astype(np.float32)
         Image.fromarray(values).save(path)
     target = tmp_path / f"clean{path.suffix}"
-    assert list(denoise_files(open_model("dp-3").denoise, [path], target)) == [target]
+    assert list(FileDenoiser(open_model("dp-3").denoise).files([path], target)) == [target]
     clean = load_image(target)
     assert clean.values.dtype == values.dtype
     assert clean.values.shape == values.shape
@@ -269,10 +270,10 @@ def test_folders_are_denoised_and_sources_are_safe(tmp_path: Path) -> None:
     for name in ("b.png", "a.png"):
         Image.fromarray(np.full((9, 7), 90, np.uint8)).save(source / name)
     denoise = open_model("dp-3").denoise
-    written = list(denoise_files(denoise, [source], tmp_path / "out"))
+    written = list(FileDenoiser(denoise).files([source], tmp_path / "out"))
     assert [p.name for p in written] == ["a.png", "b.png"]
     with pytest.raises(ValueError, match="would be overwritten by its own result; give another -o"):
-        list(denoise_files(denoise, [source], source))
+        list(FileDenoiser(denoise).files([source], source))
     with pytest.raises(ValueError, match=r"'dp-9' is neither a run folder nor a model of the package \(dp-3, "):
         open_model("dp-9")
     assert {"dp-3", "srl-grammar"} <= set(shipped())
@@ -302,10 +303,10 @@ def test_crops_of_depth_are_turned_over_when_asked(
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_readings_are_drawn_anew_when_asked(fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sensor = _crops_of_training(tmp_path, monkeypatch, fresh=str(fresh).lower()).sensor
+    noise = _crops_of_training(tmp_path, monkeypatch, fresh=str(fresh).lower()).noise
     rooms = open_splits(find_regime("rooms"), quick=True).train
-    assert isinstance(rooms, Rooms)
-    assert sensor == (rooms.sensor if fresh else None)  # the one that the frames came from
+    assert isinstance(rooms, Simulated)
+    assert noise == (rooms.noise if fresh else None)  # that of the sensor that the frames came from
 
 
 def test_real_readings_cannot_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

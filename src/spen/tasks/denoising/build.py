@@ -27,13 +27,22 @@ from spen.gradients import (
 from spen.objectives import EndToEnd, Feedforward, StructuredHinge
 from spen.protocols import Loss, Objective
 from spen.rules import GradientDescent, Momentum
-from spen.tasks.denoising.energy import ConvexDeepPrior, DataTerm, DeepPrior, FieldOfExperts, Observation
+from spen.tasks.denoising.energy import (
+    ConvexDeepPrior,
+    DataTerm,
+    DeepPrior,
+    FieldOfExperts,
+    NoisyObservation,
+    Observed,
+)
 from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.losses import Target, masked_squared_error, summed_squared_error
+from spen.tasks.denoising.noise import Kind
+from spen.tasks.denoising.noise_estimate import noise_estimate
 from spen.tasks.denoising.recipes import Network, Recipe, Regime, System, find_recipe, find_regime
 from spen.tasks.denoising.unet import DenoiserEnergy, UNetDenoiser, UNetPrior
 
-Denoise = Callable[[Observation], Tensor]
+Denoise = Callable[[Observed], Tensor]
 
 _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
     "auto": Auto,
@@ -49,24 +58,37 @@ _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
 }
 
 
+class WithNoise(nn.Module):
+    """F of a model that is told the noise: what x says of it, or an estimate of noise of this kind."""
+
+    def __init__(self, kind: Kind) -> None:
+        super().__init__()
+        self.kind: Kind = kind
+
+    def forward(self, x: Observed) -> NoisyObservation:
+        if isinstance(x, NoisyObservation):
+            return x
+        return NoisyObservation(x.image, x.seen, noise_estimate(x, self.kind))
+
+
 class ZerosAsReadings(nn.Module):
     """F(x) without a mask: what the sensor missed is a reading of zero."""
 
-    def forward(self, x: Observation) -> Observation:
-        return Observation(x.image, torch.ones_like(x.seen))
+    def forward(self, x: Observed) -> Observed:
+        return x._replace(seen=torch.ones_like(x.seen))
 
 
 class StartFromReading(nn.Module):
     """Init: y_0 = x, zero where there is no reading."""
 
-    def forward(self, features: Observation) -> Tensor:
+    def forward(self, features: Observed) -> Tensor:
         return features.image
 
 
 class FillHoles(nn.Module):
     """Init for depth images: y_0 is the observation, with means of the readings around where there is none."""
 
-    def forward(self, features: Observation) -> Tensor:
+    def forward(self, features: Observed) -> Tensor:
         return fill_pyramid(features.image, features.seen)
 
 
@@ -88,13 +110,14 @@ def build_prior(system: System, scale: float) -> Energy:
         system.blocks,
         scales=system.scales,
         scale=system.gain * scale,
+        floor=system.floor,
         blind=system.blind,
         precision=torch.bfloat16 if system.gradient in ("written-bf16", "written-compiled") else None,
         compiled=system.gradient == "written-compiled",
     )
 
 
-def build_model(system: System, scale: float) -> spen.SPEN:
+def build_model(system: System, scale: float, kind: Kind = "gaussian") -> spen.SPEN:
     """The SPEN of a system, with fresh weights."""
     scale = scale if system.scaled else 1.0
     prior = build_prior(system, scale)
@@ -105,6 +128,8 @@ def build_model(system: System, scale: float) -> spen.SPEN:
         raise ValueError(f"the prior {system.prior!r} has no formula of its gradient; use another gradient")
     else:
         energy = Sum(local=DataTerm(), prior=Scaled(prior, system.weight / scale**2, learned=True))
+    features: list[nn.Module] = [WithNoise(kind)] if system.told else []
+    features += [] if system.mask else [ZerosAsReadings()]
     rule = Momentum(
         system.steps,
         system.rate,
@@ -113,7 +138,7 @@ def build_model(system: System, scale: float) -> spen.SPEN:
         learn_rates=system.learn_rates,
     )
     return spen.SPEN(
-        features=None if system.mask else ZerosAsReadings(),
+        features=nn.Sequential(*features) if features else None,
         energy=energy,
         init=FillHoles() if system.mask and system.fill else StartFromReading(),
         minimizer=spen.Minimizer(Reals(), rule, _STRATEGIES[system.gradient]()),
@@ -155,10 +180,15 @@ def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
     """The model of a recipe and the objective it is trained with. A network is a SPEN whose Init does everything."""
     objective: Objective
     if isinstance(recipe.method, System):
-        model, objective = build_model(recipe.method, regime.scale), build_objective(recipe.method)
+        model, objective = build_model(recipe.method, regime.scale, regime.kind), build_objective(recipe.method)
     elif isinstance(recipe.method, Network):
         minimizer = spen.Minimizer(Reals(), GradientDescent(1, 1e-3), Exact())
-        model = spen.SPEN(energy=DataTerm(), init=_network(recipe.method, regime.scale), minimizer=minimizer)
+        model = spen.SPEN(
+            energy=DataTerm(),
+            init=_network(recipe.method, regime.scale),
+            features=WithNoise(regime.kind) if recipe.method.told else None,
+            minimizer=minimizer,
+        )
         objective = Feedforward(masked_squared_error)
     else:
         raise ValueError(f"{recipe.name} has nothing to train by gradient")
@@ -168,12 +198,17 @@ def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
 
 def origin_of(recipe: Recipe, regime: Regime) -> Origin:
     """What config.json says of a model."""
-    return Origin(recipe.task, {"recipe": recipe.name, "data": regime.name, "options": asdict(recipe.method)})
+    return Origin(recipe.task, {"recipe": recipe.name, "data": regime.saved, "options": asdict(recipe.method)})
 
 
-def rebuild(recipe: str, data: str, options: dict[str, Any]) -> spen.SPEN:
+def rebuild(recipe: str, data: str | dict[str, Any], options: dict[str, Any]) -> spen.SPEN:
     """The model of a recipe, from what a saved model's config.json says of it."""
     return build(find_recipe(recipe).restored(options), find_regime(data))[0]
+
+
+def kind_of(recipe: Recipe, regime: Regime) -> Kind | None:
+    """Of the noise that a model is told; None for a model that is told none."""
+    return regime.kind if recipe.method.told else None
 
 
 def _network(method: Network, scale: float) -> nn.Module:
@@ -185,6 +220,7 @@ def _network(method: Network, scale: float) -> nn.Module:
             method.blocks,
             scales=method.scales,
             scale=method.gain * scale,
+            floor=method.floor,
             blind=method.blind,
             precision=torch.bfloat16,
             compiled=True,
@@ -207,8 +243,8 @@ def denoiser(model: spen.SPEN, objective: Objective, device: str = "cpu") -> Den
     """A trained model as a function; the model goes to the device and learns no more."""
     model.to(device).eval().requires_grad_(False)
 
-    def denoise(x: Observation) -> Tensor:
+    def denoise(x: Observed) -> Tensor:
         with torch.no_grad():
-            return objective.predict(model, Observation(*(t.to(device) for t in x))).cpu()
+            return objective.predict(model, type(x)(*(t.to(device) for t in x))).cpu()
 
     return denoise

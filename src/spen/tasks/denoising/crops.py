@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.denoising.data import CROP, PEAK_M, Frame, Frames, generator_of
-from spen.tasks.denoising.sensor import Sensor
+from spen.tasks.denoising.data import CROP, Frame, Frames, generator_of
+from spen.tasks.denoising.noise import Kind, Noise
+from spen.tasks.denoising.noise_estimate import frame_noise
+from spen.tasks.denoising.simulate import deviations, draw_levels, noisy, read_again
 
 
 @lru_cache(maxsize=8)
@@ -32,6 +34,10 @@ class Windows(NamedTuple):
     upside_down: NDArray[np.bool_]
     mirrored: NDArray[np.bool_]
     transposed: NDArray[np.bool_]
+
+    def repeated(self, times: int) -> Windows:
+        """Each one so many times."""
+        return Windows(*(part.repeat(times) for part in self))  # type: ignore[arg-type]
 
 
 _DRAWS = 8
@@ -90,14 +96,14 @@ def integral_of(frame: Frame) -> NDArray[np.int32]:
 
 
 def cut(
-    frame: Frame,  # parts (1, H, W)
+    frame: Frame,  # parts (C, H, W)
     seed: int,
     epoch: int,
     index: int,
     size: tuple[int, int] = CROP,
     flips: bool = False,
     least_scored: float = 0.1,
-) -> Frame:  # parts (1, *size)
+) -> Frame:  # parts (C, *size)
     """Crop `index` of an epoch, at its window."""
     first, only = np.zeros(1, np.int64), np.array([index])
     where = windows(integral_of(frame)[None], first, seed, epoch, only, size, flips, least_scored)
@@ -135,15 +141,19 @@ def _sent(table: Tensor, device: torch.device | str) -> Tensor:
     return table.pin_memory().to(device, non_blocking=True)
 
 
-def _stack(frames: list[Frame]) -> Tensor:  # (6, N, H, W)
-    return torch.stack([torch.cat([part.float() for part in frame]) for frame in frames], 1)
+def _stack(frames: list[Frame]) -> Tensor:  # (6, N·C, H, W)
+    return torch.stack([torch.cat([part.float() for part in column]) for column in zip(*frames, strict=True)])
+
+
+BYTES = 4 * 2**30
+"""Of decoded frames that are kept; the oldest are read again."""
 
 
 class Crops:
     """Random crops of a set of frames; `batch(epoch, first, count)` depends on its arguments and the seed alone.
 
     Frames of one size are kept as one tensor on ``device`` and a batch is cut in one operation: cutting crops one by
-    one in Python takes longer than a training step on a fast card.
+    one in Python takes longer than a training step on a fast card. The planes of colours count as images of their own.
     """
 
     def __init__(
@@ -154,22 +164,26 @@ class Crops:
         flips: bool = False,
         memory: int = 512,
         device: str = "cpu",
-        sigma: float = 0.0,
-        sensor: Sensor | None = None,
+        noise: Noise | None = None,
+        kind: Kind | None = None,
     ) -> None:
         """`memory` is how many frames are kept decoded.
 
-        `sigma` > 0 gives every batch Gaussian noise of its own, of sigma / 255, in place of what the frames came with:
-        a net that meets the same noise again and again learns it by heart. `sensor` reads the truth of every batch's
-        frames anew: whole frames, which must be of one size, since what it misses depends on what stands around.
+        `noise` is drawn anew for every crop, in place of what the frames came with: a net that meets the same noise
+        again and again learns it by heart. A sensor reads whole frames anew, since what it misses depends on what
+        stands around. `kind` asks for the noise of every crop as well: the level that was drawn, or an estimate from
+        the whole frame where noise is real.
         """
         self.frames, self.size, self.seed, self.flips = frames, size, seed, flips
-        self.memory, self.device, self.sigma, self.sensor = memory, torch.device(device), sigma, sensor
+        self.memory, self.device, self.noise, self.kind = memory, torch.device(device), noise, kind
         self._kept: dict[int, Frame] = {}
-        self._stacked: Tensor | None = None  # (6, N, H, W), once every frame is there
+        self._stacked: Tensor | None = None  # (6, N·C, H, W), once every frame is there
+        self._planes = 1  # C
         self._integrals = np.zeros((0, 1, 1), np.int32)  # (N, H + 1, W + 1)
+        self._estimates: dict[int, Tensor] = {}
+        self._scattered = len(frames) > memory  # whether frames cannot be stacked
 
-    def crop(self, epoch: int, index: int) -> Frame:  # parts (1, *size)
+    def crop(self, epoch: int, index: int) -> Frame:  # parts (C, *size)
         """One crop, with the noise that its frame came with."""
         frame = self._frame(crop_frame(self.seed, epoch, index, len(self.frames)))
         return cut(frame, self.seed, epoch, index, self.size, self.flips)
@@ -177,36 +191,78 @@ class Crops:
     def _frame(self, which: int) -> Frame:
         # A plain dict, oldest out first, so that worker processes can receive a copy of this object.
         if which not in self._kept:
-            while len(self._kept) >= max(self.memory, 1):
+            frame = self.frames.frame(which)
+            room = min(self.memory, BYTES // _bytes(frame))
+            while len(self._kept) >= max(room, 1):
                 self._kept.pop(next(iter(self._kept)))
-            self._kept[which] = self.frames.frame(which)
+            self._kept[which] = frame
         return self._kept[which]
 
-    def batch(self, epoch: int, first: int, count: int) -> Frame:  # parts (count, 1, *size)
+    def batch(self, epoch: int, first: int, count: int) -> Frame:  # parts (count·C, 1, *size)
+        return self.noisy_batch(epoch, first, count)[0]
+
+    def noisy_batch(self, epoch: int, first: int, count: int) -> tuple[Frame, Tensor | None]:
+        """The crops, and the standard deviation of the noise of each of their planes, if ``kind`` asked for it."""
         indices = range(first, first + count)
-        stacked = self._stackable()
-        if not stacked and self.sensor is None:
-            crops = [self.crop(epoch, index) for index in indices]
-            frame = Frame(*(torch.stack(column).to(self.device) for column in zip(*crops, strict=True)))
-            return self._noised(frame, epoch, first)
+        levels = None
+        if self.noise is not None:
+            levels = draw_levels(self.noise, count, self._generator(epoch, first, 5))
         which = np.array([crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices])
-        frames, integrals = self._stacked, self._integrals
-        if not stacked:
-            few = [self._frame(w) for w in which.tolist()]
+        sensing = self.noise is not None and self.noise.kind == "depth-sensor"
+        stacked = self._stackable()
+        few = [] if stacked or not sensing else [self._frame(w) for w in which.tolist()]
+        if stacked or (sensing and len({frame.truth.shape for frame in few}) == 1):
+            found = self._cut_together(few, which, epoch, first, levels if sensing else None)
+        else:
+            crops = []
+            for k, index in enumerate(indices):
+                frame = self._frame(int(which[k]))
+                if sensing:
+                    assert levels is not None
+                    once = read_again(
+                        _stack([frame]), levels[k : k + 1].cpu(), generator_of(self.seed, epoch, index, 3)
+                    )
+                    frame = _frame_of(once[:, 0, None])
+                crops.append(cut(frame, self.seed, epoch, index, self.size, self.flips))
+            found = Frame(*(torch.stack(column).to(self.device) for column in zip(*crops, strict=True)))
+        if self.noise is not None and levels is not None and not sensing:
+            found = found._replace(noisy=noisy(self.noise, found.truth, levels, self._generator(epoch, first, 2)))
+        told = self._told(found, which, levels)
+        return Frame(*(part.flatten(0, 1)[:, None] for part in found)), told
+
+    def _cut_together(
+        self, few: list[Frame], which: NDArray[np.int64], epoch: int, first: int, strengths: Tensor | None
+    ) -> Frame:  # parts (count, C, *size)
+        """Crops of frames of one size: of the stacked ones, or of the ``few`` of this batch."""
+        count, frames, integrals = len(which), self._stacked, self._integrals
+        if few:
             which = np.arange(count)
             frames, integrals = _stack(few).to(self.device), np.stack([integral_of(frame) for frame in few])
         assert frames is not None
-        places = windows(integrals, which, self.seed, epoch, np.array(indices), self.size, self.flips)
-        if self.sensor is not None:
+        indices = np.arange(first, first + count)
+        places = windows(integrals, which, self.seed, epoch, indices, self.size, self.flips)
+        if strengths is not None:
             chosen = frames[:, _sent(torch.from_numpy(which), self.device)]
-            frames, which = _read(chosen, self.sensor, self._generator(epoch, first, 3)), np.arange(count)
-        return self._noised(self._gathered(frames, which, places), epoch, first)
+            frames, which = read_again(chosen, strengths, self._generator(epoch, first, 3)), np.arange(count)
+        if self._planes > 1:
+            which = (which[:, None] * self._planes + np.arange(self._planes)).reshape(-1)
+            places = places.repeated(self._planes)
+        return self._gathered(frames, which, places, count)
 
-    def _noised(self, frame: Frame, epoch: int, first: int) -> Frame:
-        if not self.sigma:
-            return frame
-        noise = torch.randn(frame.truth.shape, generator=self._generator(epoch, first, 2), device=self.device)
-        return frame._replace(noisy=frame.truth + self.sigma / 255 * noise)
+    def _told(self, found: Frame, which: NDArray[np.int64], levels: Tensor | None) -> Tensor | None:  # (count·C,)
+        if self.kind is None:
+            return None
+        if self.noise is not None and levels is not None:
+            told = deviations(self.noise, levels, found.truth)
+        else:
+            told = torch.stack([self._estimate(w) for w in which.tolist()]).to(self.device)
+        return told.repeat_interleave(found.truth.shape[1])
+
+    def _estimate(self, which: int) -> Tensor:
+        if which not in self._estimates:
+            assert self.kind is not None
+            self._estimates[which] = frame_noise(self.frames.frame(which), self.kind)
+        return self._estimates[which]
 
     def _generator(self, epoch: int, first: int, purpose: int) -> torch.Generator:
         return generator_of(self.seed, epoch, first, purpose, device=self.device)
@@ -214,31 +270,33 @@ class Crops:
     def _stackable(self) -> bool:
         if self._stacked is not None:
             return True
-        if len(self.frames) > self.memory:
+        if self._scattered or len(self.frames) * _bytes(self._frame(0)) > BYTES:
             return False
-        frames = [self._frame(which) for which in range(len(self.frames))]
-        if len({frame.truth.shape for frame in frames}) > 1:
-            return False
-        self._stacked = _stack(frames).to(self.device)
+        shape, frames = self._frame(0).truth.shape, []
+        for which in range(len(self.frames)):
+            frames.append(self._frame(which))
+            if frames[-1].truth.shape != shape:
+                self._scattered = True
+                return False
+        self._stacked, self._planes = _stack(frames).to(self.device), frames[0].truth.shape[0]
         self._integrals = np.stack([integral_of(frame) for frame in frames])
         self._kept.clear()
         return True
 
-    def _gathered(self, frames: Tensor, which: NDArray[np.int64], places: Windows) -> Frame:
+    def _gathered(self, frames: Tensor, which: NDArray[np.int64], places: Windows, count: int) -> Frame:
         if self.device.type == "cpu":
             pieces = [_piece(frames[:, w], places, k, self.size) for k, w in enumerate(which.tolist())]
             cropped = torch.stack(pieces, 1)
         else:  # one launch instead of one for each crop
             cropped = frames[:, *pixel_indices(which, places, self.size, self.device)]
-        parts = cropped.unsqueeze(2)  # (6, count, 1, *size)
-        noisy, valid, truth, scored, surface, hole = (part.contiguous() for part in parts)
-        return Frame(noisy, valid > 0, truth, scored > 0, surface > 0, hole > 0)
+        return _frame_of(cropped.unflatten(1, (count, -1)))
 
 
-def _read(frames: Tensor, sensor: Sensor, generator: torch.Generator) -> Tensor:  # both (6, count, H, W)
-    """The same frames as the sensor sees them now; a surface pixel stays one where it has a reading."""
-    truth, surface, known = frames[2], frames[4], frames[2] > 0
-    depth, seen = sensor(PEAK_M * truth[:, None], generator)
-    depth, seen = depth[:, 0], seen[:, 0]
-    parts = (depth / PEAK_M, seen, truth, seen & known, seen & (surface > 0), ~seen & known)
-    return torch.stack([part.float() for part in parts])
+def _frame_of(parts: Tensor) -> Frame:  # (6, …)
+    noisy, valid, truth, scored, surface, hole = (part.contiguous() for part in parts)
+    return Frame(noisy, valid > 0, truth, scored > 0, surface > 0, hole > 0)
+
+
+def _bytes(frame: Frame) -> int:
+    """Of a frame as ``_stack`` keeps it."""
+    return 4 * len(frame) * frame.truth.numel()

@@ -1,10 +1,13 @@
-"""A frame is (noisy, valid, truth, scored, surface, hole), each 1×H×W; images are depth / 4000 mm, or grey / 255.
+"""A frame is (noisy, valid, truth, scored, surface, hole), each C×H×W; images are depth / 4000 mm, or values / 255.
+
+C is 1, or 3 for colours (``images.OPPONENT``): a model answers the planes one by one.
 
 Frames and crops are pure functions of (seed, epoch, index), so a run that is stopped and resumed sees the same data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -13,11 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.denoising.images import DEPTH_PEAK_MM, BadImage, list_images, load_image
+from spen.tasks.denoising.images import DEPTH_PEAK_MM, BadImage, load_image
 from spen.tasks.denoising.metrics import surface_mask
-from spen.tasks.denoising.recipes import GREY_SIGMA
 from spen.tasks.denoising.rooms.scenes import SPLITS, room_frame
-from spen.tasks.denoising.sensor import STRENGTH_30DB_REDKITCHEN, STRENGTH_30DB_ROOMS, Sensor
+from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
 
 PEAK_M = DEPTH_PEAK_MM / 1000
 CLEAN_UNITS_PER_MM = 2.0
@@ -29,12 +31,12 @@ CROP = (96, 128)
 class Frame(NamedTuple):
     """One image, or a batch of them; masks are bool."""
 
-    noisy: Tensor  # (1, H, W) float32, 0 where the sensor saw nothing
-    valid: Tensor  # (1, H, W) the sensor saw it
-    truth: Tensor  # (1, H, W) float32, 0 where it is not known
-    scored: Tensor  # (1, H, W) valid and truth is known
-    surface: Tensor  # (1, H, W) scored, away from depth edges and missing readings
-    hole: Tensor  # (1, H, W) not valid, and truth is known
+    noisy: Tensor  # (C, H, W) float32, 0 where the sensor saw nothing
+    valid: Tensor  # (C, H, W) the sensor saw it
+    truth: Tensor  # (C, H, W) float32, 0 where it is not known
+    scored: Tensor  # (C, H, W) valid and truth is known
+    surface: Tensor  # (C, H, W) scored, away from depth edges and missing readings
+    hole: Tensor  # (C, H, W) not valid, and truth is known
 
     def to(self, device: torch.device | str) -> Frame:
         return Frame(*(part.to(device, non_blocking=True) for part in self))
@@ -65,6 +67,12 @@ def depth_frame(noisy_m: Tensor, valid: Tensor, truth_m: Tensor) -> Frame:  # ea
         surface=torch.from_numpy(surface)[None],
         hole=~valid & known,
     )
+
+
+def image_frame(noisy: Tensor, truth: Tensor, valid: Tensor | None = None) -> Frame:  # each (C, H, W)
+    """The frame of an image without depth: every pixel of the truth is known, and there are no edges of surfaces."""
+    every = torch.ones(1, 1, 1, dtype=torch.bool).expand_as(truth) if valid is None else valid  # takes no memory
+    return Frame(torch.where(every, noisy, 0.0), every, truth, every, every, ~every)
 
 
 def generator_of(*key: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -143,31 +151,11 @@ class Rooms:
         return depth_frame(*self.sensor(truth, generator_of(self.seed, SPLITS.index(self.split), epoch, index)), truth)
 
 
-class SimulatedSensor:
-    """The truth of real frame pairs (or of rooms) seen through the sensor model in place of the real one."""
+class Images:
+    """The images of files, as truth: grey as one plane, colours as three."""
 
-    def __init__(self, geometry: DepthPairs | Rooms, seed: int = 0, sensor: Sensor | None = None) -> None:
-        self.geometry, self.seed = geometry, seed
-        self.sensor = sensor if sensor is not None else Sensor(STRENGTH_30DB_REDKITCHEN)
-
-    def __len__(self) -> int:
-        return len(self.geometry)
-
-    def name(self, index: int) -> str:
-        return self.geometry.name(index)
-
-    def frame(self, index: int, epoch: int = 0) -> Frame:
-        truth = self.geometry.truth(index)
-        return depth_frame(*self.sensor(truth, generator_of(self.seed, 3, epoch, index)), truth)
-
-
-class GreyImages:
-    """y = x + σ·n: the grey images of a folder with Gaussian noise of standard deviation `sigma` / 255, not clipped."""
-
-    def __init__(self, folder: str | Path, sigma: float = GREY_SIGMA, seed: int = 0) -> None:
-        if sigma < 0:
-            raise ValueError(f"sigma is {sigma} but must not be negative; it is in units of 1/255")
-        self.paths, self.sigma, self.seed = list_images(folder), sigma, seed
+    def __init__(self, paths: Sequence[Path], peak: float | None = None, *, depth: bool = False, colour: bool = False):
+        self.paths, self.peak, self.depth, self.colour = list(paths), peak, depth, colour
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -175,30 +163,7 @@ class GreyImages:
     def name(self, index: int) -> str:
         return self.paths[index].name
 
-    def truth(self, index: int) -> Tensor:  # (1, H, W)
-        image = load_image(self.paths[index])
-        if image.values.dtype != np.uint8:
-            raise BadImage(f"{self.paths[index]}: is a {image.values.dtype.name} image, but grey images have 8 bits")
-        return image.tensor()
-
-    def frame(self, index: int, epoch: int = 0) -> Frame:
-        truth = self.truth(index)
-        noise = torch.randn(truth.shape, generator=generator_of(self.seed, 4, epoch, index))
-        every = torch.ones_like(truth, dtype=torch.bool)
-        return Frame(truth + self.sigma / 255 * noise, every, truth, every, every, ~every)
-
-
-def stack(frames: Frames, epoch: int = 0) -> Frame:  # each part (N, 1, H, W)
-    """All frames as one batch, for sets that fit in memory; sizes must agree."""
-    parts = [frames.frame(index, epoch) for index in range(len(frames))]
-    for index, part in enumerate(parts):
-        if part.truth.shape != parts[0].truth.shape:
-            raise BadImage(
-                f"{frames.name(index)}: is {_size(part)}, but {frames.name(0)} is {_size(parts[0])}; "
-                "images of mixed sizes cannot be stacked"
-            )
-    return Frame(*(torch.stack(column) for column in zip(*parts, strict=True)))
-
-
-def _size(frame: Frame) -> str:
-    return f"{frame.truth.shape[-1]}×{frame.truth.shape[-2]}"
+    def truth(self, index: int) -> Tensor:  # (C, H, W), depth in metres
+        image = load_image(self.paths[index], self.peak)
+        planes = (image.in_colour() if self.colour else image).tensor()
+        return PEAK_M * planes if self.depth else planes

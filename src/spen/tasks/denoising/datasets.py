@@ -1,11 +1,17 @@
-"""The frames of the data sets that have a name: three splits each, which share no scene or no moment."""
+"""The frames of data sets: three splits each. Those that have a name share no scene or no moment between splits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from spen.tasks.denoising.data import DepthPairs, Frames, GreyImages, Rooms, SimulatedSensor
+from spen.tasks.denoising.data import DepthPairs, Frames, Images, Rooms
+from spen.tasks.denoising.folder import open_parts
+from spen.tasks.denoising.images import BadImage, list_images
+from spen.tasks.denoising.leaves import Leaves
+from spen.tasks.denoising.noise import Noise
+from spen.tasks.denoising.regimes import Regime
+from spen.tasks.denoising.simulate import Simulated
 from spen.tasks.locations import find_data
 
 SPLIT_NAMES = ("train", "dev", "test")
@@ -36,13 +42,14 @@ class Subset:
         return self.frames.frame(self.indices[index], epoch)
 
 
-def open_rooms(quick: bool) -> Splits:
+def open_rooms(regime: Regime, quick: bool) -> Splits:
     """Built-in rooms, read by the simulated sensor."""
     counts = (24, 4, 6) if quick else (200, 40, 100)
-    return Splits(*(Rooms(split, n) for split, n in zip(SPLIT_NAMES, counts, strict=True)))
+    rooms = (Rooms(split, n) for split, n in zip(SPLIT_NAMES, counts, strict=True))
+    return Splits(*(Simulated(r, _noise(regime), purpose=k) for k, r in enumerate(rooms)))
 
 
-def open_redkitchen(quick: bool) -> Splits:
+def open_redkitchen(regime: Regime, quick: bool) -> Splits:
     """RedKitchen as the sensor saw it."""
     return Splits(*_kitchen(quick))
 
@@ -53,26 +60,47 @@ def _kitchen(quick: bool) -> list[DepthPairs]:
     return [DepthPairs(folder, s, every=e) for s, e in zip(SPLIT_NAMES, every, strict=True)]
 
 
-def open_half(quick: bool) -> Splits:
+def open_half(regime: Regime, quick: bool) -> Splits:
     """The first half of RedKitchen's training frames, scored on its development frames.
 
     Development frames follow training frames by three seconds: what fits them well may fit the room alone. The first
     half lies as far from them as the test split from all of it.
     """
-    whole = open_redkitchen(quick)
+    whole = open_redkitchen(regime, quick)
     half = Subset(whole.train, list(range(len(whole.train) // 2)))
     return Splits(half, whole.dev, whole.dev)
 
 
-def open_simulated(quick: bool) -> Splits:
+def open_simulated(regime: Regime, quick: bool) -> Splits:
     """RedKitchen's geometry, read by the simulated sensor."""
-    return Splits(*(SimulatedSensor(pairs, seed=k) for k, pairs in enumerate(_kitchen(quick))))
+    return Splits(*(Simulated(pairs, _noise(regime), seed=k) for k, pairs in enumerate(_kitchen(quick))))
 
 
-def open_grey(quick: bool) -> Splits:
+def open_grey(regime: Regime, quick: bool) -> Splits:
     """Grey images with Gaussian noise. Every twentieth training image is held out; set12 is for the last figure."""
-    images = GreyImages(find_data("denoising", "train400"))
+    folders = [find_data("denoising", name) for name in ("train400", "set12")]
+    images, test = (
+        Simulated(Images(list_images(folder)), _noise(regime), seed=k, purpose=4) for k, folder in enumerate(folders)
+    )
     used = [i for i in range(len(images)) if i % 20]
     held_out = [i for i in range(len(images)) if not i % 20]
-    test = GreyImages(find_data("denoising", "set12"), seed=1)
     return Splits(Subset(images, used[:: 8 if quick else 1]), Subset(images, held_out), test)
+
+
+def open_leaves(regime: Regime, quick: bool) -> Splits:
+    """Procedural images."""
+    counts = (24, 4, 6) if quick else (500, 20, 40)
+    leaves = (Leaves(count, seed=k) for k, count in enumerate(counts))
+    return Splits(*(Simulated(images, _noise(regime), seed=k) for k, images in enumerate(leaves)))
+
+
+def open_folder(regime: Regime, quick: bool) -> Splits:
+    """The images of a folder."""
+    parts, _ = open_parts(regime)
+    return Splits(*(parts[name] for name in SPLIT_NAMES))
+
+
+def _noise(regime: Regime) -> Noise:
+    if regime.noise is None:
+        raise BadImage(f"{regime.name} needs noise to add; give it by --noise")
+    return regime.noise

@@ -25,13 +25,24 @@ class Observation(NamedTuple):
     seen: Tensor  # (B, 1, H, W), 1 where there is a reading, 0 in a hole
 
 
+class NoisyObservation(NamedTuple):
+    """F(x) of a model that is told the noise."""
+
+    image: Tensor  # (B, 1, H, W)
+    seen: Tensor  # (B, 1, H, W), 1 where there is a reading, 0 in a hole
+    noise: Tensor  # (B, 1, 1, 1), its standard deviation in units of the image
+
+
+Observed = Observation | NoisyObservation
+
+
 class DataTerm(Energy):
     """‖m · (y − x)‖²: stay near the readings; what the sensor did not see (m = 0) is left to the prior.
 
     Not marked ``closed_form``: a difference of a quadratic's gradients is exact, so a pass of its own would be waste.
     """
 
-    def forward(self, y: Tensor, features: Observation) -> Tensor:
+    def forward(self, y: Tensor, features: Observed) -> Tensor:
         return ((y - features.image).square() * features.seen).flatten(1).sum(1)
 
 
@@ -59,7 +70,7 @@ class FieldOfExperts(Energy):
         with torch.no_grad():
             self.conv.weight.copy_(_centred(self.conv.weight))
 
-    def forward(self, y: Tensor, features: Observation) -> Tensor:
+    def forward(self, y: Tensor, features: Observed) -> Tensor:
         weight = _centred(self.conv.weight) if self.blind else self.conv.weight
         return self.activation(_convolved(self.scale * y, weight, None, self.padding)).flatten(1).sum(1)
 
@@ -94,7 +105,7 @@ class DeepPrior(Energy):
             self.first.weight.copy_(_centred(self.first.weight))
             self.first.bias.mul_(0.2)  # type: ignore[union-attr]
 
-    def forward(self, y: Tensor, features: Observation) -> Tensor:
+    def forward(self, y: Tensor, features: Observed) -> Tensor:
         weight = _centred(self.first.weight) if self.blind else self.first.weight
         hidden = self.activation(_convolved(self.scale * y, weight, self.first.bias, self.padding))
         hidden = self.activation(_convolved(hidden, self.second.weight, self.second.bias, self.padding))

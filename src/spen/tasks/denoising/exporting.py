@@ -14,7 +14,7 @@ from torch import Tensor
 
 import spen
 from spen.export import BATCH, Exportable, Size
-from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.energy import NoisyObservation, Observation
 from spen.tasks.denoising.recipes import Recipe, System
 
 __all__ = ["LARGEST", "exportable", "fill_any_size", "fill_onnx"]
@@ -86,24 +86,34 @@ def _fill_onnx(image: Any, seen: Any, levels: int) -> Any:
 
 def exportable(model: spen.SPEN, recipe: Recipe) -> Exportable:
     """A trained model, ready to be exported."""
+    told = recipe.method.told
     side = Size("height", 8, LARGEST), Size("width", 8, LARGEST)
     shape = (BATCH, None, *side)
     fill = torch.ops.spen.fill_pyramid.default
     return Exportable(
         model=model,
-        example=_example,
-        shapes={"image": shape, "seen": shape},
+        example=(lambda seed: _with_noise(_example(seed))) if told else _example,
+        shapes={"image": shape, "seen": shape, **({"noise": (BATCH,)} if told else {})},
         descend=isinstance(recipe.method, System),
         metadata={
             "task": recipe.task,
             "recipe": recipe.name,
             "image": "depth divided by 4000 mm, or grey values by 255",
             "seen": "1 where there is a reading, 0 in a hole",
+            **(
+                {"noise": "its standard deviation in units of the image; of a depth sensor strength / 306"}
+                if told
+                else {}
+            ),
             "y": "the image without noise, holes filled",
         },
         decompositions={fill: fill_any_size},
         translations={fill: fill_onnx},
     )
+
+
+def _with_noise(x: Observation) -> NoisyObservation:
+    return NoisyObservation(x.image, x.seen, torch.linspace(0.01, 0.1, len(x.image)).view(-1, 1, 1, 1))
 
 
 def _example(seed: int) -> Observation:

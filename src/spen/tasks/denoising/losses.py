@@ -25,6 +25,11 @@ def observation(frame: Frame) -> Observation:
     return Observation(frame.noisy, frame.valid.to(frame.noisy.dtype))
 
 
+def planes(frame: Frame) -> Observation:
+    """x of one frame, (C, H, W): its planes as a batch, (C, 1, H, W)."""
+    return Observation(*(part[:, None] for part in observation(frame)))
+
+
 def target(frame: Frame, every_pixel: bool = False) -> Target:
     """y* and its scored pixels, or all of them."""
     scored = torch.ones_like(frame.truth) if every_pixel else frame.scored.to(frame.truth.dtype)

@@ -105,7 +105,8 @@ def surface_mask(
 class PSNR(Metric):
     """20·log10(1 / RMSE) per frame over its scored pixels, then the mean over frames.
 
-    NaN where an answer is not a number, which makes an epoch never the best.
+    NaN where an answer is not a number, which makes an epoch never the best. The ``planes`` of a frame in colour follow
+    one another in the batch.
     """
 
     higher_is_better = True
@@ -113,13 +114,15 @@ class PSNR(Metric):
     total: Tensor
     frames: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, planes: int = 1) -> None:
         super().__init__()
+        self.planes = planes
         self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("frames", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, y: Tensor, target: Target) -> None:
-        values = psnr(y, target.truth, target.scored > 0)
+        y, truth, scored = (part.reshape(-1, self.planes, *part.shape[-2:]) for part in (y, *target))
+        values = psnr(y, truth, scored > 0)
         known = ~values.isnan()
         self.total += values[known].sum()
         self.frames += known.sum()

@@ -15,12 +15,13 @@ from torch import Tensor
 import spen
 from spen.models import SavedModel
 from spen.pretrained import complete, fitting
-from spen.tasks.denoising.build import Denoise, build, denoiser
-from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.build import Denoise, build, denoiser, kind_of
+from spen.tasks.denoising.data import Frames
+from spen.tasks.denoising.energy import Observation, Observed
 from spen.tasks.denoising.images import list_images
-from spen.tasks.denoising.predict import denoise_files
+from spen.tasks.denoising.predict import FileDenoiser, tiled
 from spen.tasks.denoising.recipe_types import Holes
-from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System, find_recipe, find_regime
+from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System, default_data, find_recipe, find_regime
 from spen.tasks.task import Opened, Progress, Scores
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Denoiser(Opened):
     ) -> None:
         self.name, self.recipe, self.regime, self.denoise, self.quick = name, recipe, regime, denoise, quick
         self.network = network
+        self.kind = kind_of(recipe, regime)
         self.model = network if isinstance(recipe.method, System) else None
 
     @classmethod
@@ -51,33 +53,73 @@ class Denoiser(Opened):
         network, objective = build(recipe, regime)
         with fitting(saved.folder):
             network.load_state_dict(saved.weights())
-        return cls(saved.name, recipe, regime, denoiser(network, objective, device), network, quick=quick)
+        return cls(saved.name, recipe, regime, tiled(denoiser(network, objective, device)), network, quick=quick)
 
     @classmethod
     def fresh(cls, name: str) -> Denoiser:
         """A recipe's model with fresh weights."""
-        recipe, regime = find_recipe(name), find_regime("rooms")
+        regime = find_regime(default_data(name))
+        recipe = find_recipe(name, regime)
         if not isinstance(recipe.method, System):
             raise ValueError(f"{name} has no descent to differentiate; name a recipe with an energy, dp-3 say")
         network, objective = build(recipe, regime)
         return cls(name, recipe, regime, denoiser(network, objective), network, quick=False)
 
     def evaluate(
-        self, split: str, data: str = "", *, progress: Progress | None = None, every: int = 1, **options: Any
+        self,
+        split: str,
+        data: str = "",
+        *,
+        progress: Progress | None = None,
+        every: int = 1,
+        sigma: float | None = None,
+        strength: float | None = None,
+        **reading: Any,
     ) -> Scores:
-        from spen.tasks.denoising.train import evaluate, open_splits
+        from spen.tasks.denoising.train import evaluate
 
-        regime = find_regime(data) if data else self.regime
-        frames = getattr(open_splits(regime, quick=self.quick), split)
-        result = evaluate(self.denoise, frames, every=every, progress=progress)
-        lines = (
-            f"{self.name} on {int(result['frames'])} {split} frames of {regime.name}",
+        told = self.told(sigma, strength)
+        regime, frames, split = self._frames(split, data, reading)
+        result = evaluate(self.denoise, frames, every=every, progress=progress, kind=self.kind, noise=told)
+        lines = [
+            f"{self.name} on {int(result['frames'])} {split} {'frames' if regime.depth else 'images'} of {regime.name}",
             f"  PSNR          {result['psnr']:8.2f} dB",
-            f"  on surfaces   {result['surface_psnr']:8.2f} dB",
-            f"  in holes      {result['hole_rmse_mm']:8.0f} mm RMSE",
-            f"  a frame takes {result['seconds_per_frame']:8.3f} s",
-        )
-        return Scores({"data": regime.name, **result}, lines)
+            f"  of the input  {result['input_psnr']:8.2f} dB",
+        ]
+        if regime.depth:
+            lines += [
+                f"  on surfaces   {result['surface_psnr']:8.2f} dB",
+                f"  in holes      {result['hole_rmse_mm']:8.0f} mm RMSE",
+            ]
+        lines.append(f"  a frame takes {result['seconds_per_frame']:8.3f} s")
+        return Scores({"data": regime.name, **result}, tuple(lines))
+
+    def _frames(self, split: str, data: str, reading: dict[str, Any]) -> tuple[Regime, Frames, str]:
+        """The frames of a split; all of them where another folder does not say which is which."""
+        from spen.tasks.denoising.folder import open_parts
+        from spen.tasks.denoising.train import open_splits
+
+        regime = find_regime(data or self.regime.saved, **reading)
+        if not regime.folder or regime.folder == self.regime.folder:
+            return regime, getattr(open_splits(regime, quick=self.quick), split), split
+        parts, chosen = open_parts(regime)
+        return (regime, parts[split], split) if chosen else (regime, parts["all"], "all")
+
+    def told(self, sigma: float | None, strength: float | None) -> float | None:
+        """The noise in units of the image that --sigma or --strength say."""
+        from spen.tasks.denoising.simulate import SENSOR_UNIT
+
+        if sigma is None and strength is None:
+            return None
+        if self.kind is None:
+            flag = "--sigma" if strength is None else "--strength"
+            raise ValueError(f"{self.name} is not told the noise, so {flag} does nothing; leave it away")
+        if (strength is None) == (self.kind == "depth-sensor"):
+            wanted = "--strength, a multiple of a Kinect's" if self.kind == "depth-sensor" else "--sigma, out of 255"
+            raise ValueError(f"{self.name} is told its noise by {wanted}")
+        if min(x for x in (sigma, strength) if x is not None) < 0:
+            raise ValueError("the noise that a model is told is 0 or more")
+        return SENSOR_UNIT * strength if strength is not None else (sigma or 0.0) / 255
 
     def predict(
         self,
@@ -87,12 +129,19 @@ class Denoiser(Opened):
         progress: Progress | None = None,
         peak: float | None = None,
         holes: Holes = "auto",
+        sigma: float | None = None,
+        strength: float | None = None,
+        batch: int = 1,
         **options: Any,
     ) -> Iterator[Path]:
+        told = self.told(sigma, strength)
+        files = FileDenoiser(self.denoise, self.kind, told, peak, holes, batch, depth=self.regime.depth, name=self.name)
         if out is None:
-            raise ValueError("images need --out, a file or a folder")
+            if len(inputs) != 1 or inputs[0].is_dir():
+                raise ValueError("images need --out, a file for one or a folder for several")
+            return files.to_stdout(inputs[0])
         total = sum(len(list_images(path)) if path.is_dir() else 1 for path in inputs)
-        written = denoise_files(self.denoise, list(inputs), out, peak, holes)
+        written = files.files(list(inputs), out)
         return written if progress is None else progress(written, total, "images")
 
     def exportable(self) -> Exportable:
@@ -122,7 +171,7 @@ def _classical(method: Classical, folder: Path) -> Denoise:
         options = json.loads((folder / "chosen.json").read_text())["options"]
         one = (TotalVariation if method.kind == "tv" else BM3D)(**options)
 
-    def denoise(x: Observation) -> Tensor:
+    def denoise(x: Observed) -> Tensor:
         images = [one.denoise(i[0].numpy(), m[0].numpy() > 0) for i, m in zip(x.image, x.seen, strict=True)]
         return torch.from_numpy(np.stack(images))[:, None].float()
 

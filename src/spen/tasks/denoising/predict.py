@@ -1,58 +1,165 @@
-"""Denoise image files: any size, 8-bit, 16-bit or float, keeping bit depth and units."""
+"""Denoise image files: any size, grey or colour, 8-bit, 16-bit or float, keeping bit depth and units."""
 
 from __future__ import annotations
 
+import sys
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from spen.tasks.denoising.build import Denoise
-from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.energy import NoisyObservation, Observation, Observed
 from spen.tasks.denoising.images import (
     WRITTEN_SUFFIXES,
     BadImage,
-    GreyImage,
+    LoadedImage,
     list_images,
     load_image,
     save_image,
 )
+from spen.tasks.denoising.noise import Kind
+from spen.tasks.denoising.noise_estimate import noise_estimate
 from spen.tasks.denoising.recipe_types import Holes
 
 LEAST = 16
 """Pixels a side that every system can work with; a smaller image is continued, and the answer cut to its size."""
 
-
-def denoise_image(denoise: Denoise, image: GreyImage) -> GreyImage:
-    """The image denoised, holes filled, in the units and the bit depth it came in."""
-    height, width = image.values.shape
-    more = (0, max(0, LEAST - width), 0, max(0, LEAST - height))  # as if the sensor had missed it
-    x = Observation(F.pad(image.tensor()[None], more), F.pad(image.valid()[None].float(), more))
-    return image.like(denoise(x)[0, :, :height, :width])
+WHOLE, TILE, MARGIN = 1024 * 1024, 768, 64
+"""Larger images are answered in tiles of ``TILE`` pixels a side that overlap by twice the margin."""
 
 
-def denoise_files(
-    denoise: Denoise, inputs: list[Path], out: Path, peak: float | None = None, holes: Holes = "auto"
-) -> Iterator[Path]:
-    """Denoise files and the images of folders. ``out`` is a file for one image, else a folder.
+def tiled(denoise: Denoise) -> Denoise:
+    """The same function for images of any size, in bounded memory: each tile sees ``MARGIN`` pixels around it."""
 
-    Where something would be overwritten nothing is written. Of many images those that cannot be used are left out, and
-    named in a ``BadImage`` when the others are done.
-    """
-    paths = [p for source in inputs for p in (list_images(source) if source.is_dir() else [source])]
-    targets = _targets(paths, out, single=len(paths) == 1 and not inputs[0].is_dir())
-    left_out: list[BadImage] = []
-    for path, target in zip(paths, targets, strict=True):
-        try:
-            save_image(target, denoise_image(denoise, load_image(path, peak, holes)))
-        except BadImage as error:
-            if len(paths) == 1:
-                raise
-            left_out.append(error)
-            continue
-        yield target
-    if left_out:
-        raise BadImage(f"{len(left_out)} of {len(paths)} images were left out: {'; '.join(map(str, left_out))}")
+    def in_tiles(x: Observed) -> Tensor:
+        height, width = x.image.shape[-2:]
+        if height * width <= WHOLE:
+            return denoise(x)
+        y = torch.empty_like(x.image)
+        for top in range(0, height, TILE):
+            for left in range(0, width, TILE):
+                low, right = min(top + TILE, height), min(left + TILE, width)
+                rows = slice(max(0, top - MARGIN), min(height, low + MARGIN))
+                columns = slice(max(0, left - MARGIN), min(width, right + MARGIN))
+                part = type(x)(x.image[..., rows, columns], x.seen[..., rows, columns], *x[2:])
+                inner = denoise(part)[..., top - rows.start :, left - columns.start :]
+                y[..., top:low, left:right] = inner[..., : low - top, : right - left]
+        return y
+
+    return in_tiles
+
+
+@dataclass(frozen=True)
+class FileDenoiser:
+    """How files are denoised. ``kind`` is that of the noise a model is told, ``noise`` its level if it is known."""
+
+    denoise_planes: Denoise
+    kind: Kind | None = None
+    noise: float | None = None
+    peak: float | None = None
+    holes: Holes = "auto"
+    batch: int = 1
+    depth: bool = False  # whether the model is for depth maps
+    name: str = "this model"
+
+    def images(self, images: list[LoadedImage]) -> list[LoadedImage]:
+        """Images of one shape denoised, holes filled, in the units and the bit depth they came in."""
+        height, width = images[0].values.shape[:2]
+        more = (0, max(0, LEAST - width), 0, max(0, LEAST - height))  # as if the sensor had missed it
+        parts = [Observation(i.tensor()[:, None], i.valid()[:, None].float()) for i in images]
+        whole = Observation(*(F.pad(torch.cat(part), more) for part in zip(*parts, strict=True)))
+        x: Observed = whole
+        if self.kind is not None:
+            noise = torch.cat([self._noise(part).expand(len(part.image), 1, 1, 1) for part in parts])
+            x = NoisyObservation(whole.image, whole.seen, noise)
+        answers = self.denoise_planes(x)[:, 0, :height, :width].split([len(part.image) for part in parts])
+        return [image.like(answer) for image, answer in zip(images, answers, strict=True)]
+
+    def _noise(self, x: Observation) -> Tensor:  # ()
+        """What the model is told of an image. Of colours the plane with the least noise: the others have texture."""
+        return torch.tensor(self.noise) if self.noise is not None else noise_estimate(x, self.kind or "gaussian").min()
+
+    def warn(self, path: Path, image: LoadedImage, clean: LoadedImage) -> None:
+        """Say on stderr that a model does not fit an image, or that its answer is worse than the image.
+
+        |y − x| > 2|x − y*| makes |y − y*| > |x − y*|: an answer that is further from the input than twice the noise is
+        further from the truth than the input.
+        """
+        photograph = image.values.ndim == 3 or image.values.dtype.name == "uint8"
+        if photograph and self.depth and self.holes == "auto" and self.peak is None:
+            print(
+                f"{path}: {self.name} is for depth maps, and this is a photograph; train a model for those: "
+                "spen train photo",
+                file=sys.stderr,
+            )
+        seen = image.valid()
+        moved = float((clean.tensor() - image.tensor())[seen].square().mean().sqrt())
+        x = Observation(image.tensor()[:, None], seen[:, None].float())
+        kind: Kind = "depth-sensor" if self.depth and not photograph else "gaussian"
+        noise = self.noise if self.noise is not None else float(noise_estimate(x, kind).min())
+        if noise and moved > 2 * noise + 1 / image.peak:
+            print(
+                f"{path}: the answer is worse than the image: it differs by {moved * image.peak:.3g}, more than twice "
+                f"its noise of {noise * image.peak:.3g} (of {image.peak:g}); take another model, see spen list",
+                file=sys.stderr,
+            )
+
+    def files(self, inputs: list[Path], out: Path) -> Iterator[Path]:
+        """Denoise files and the images of folders. ``out`` is a file for one image, else a folder.
+
+        Where something would be overwritten nothing is written. Of many images those that cannot be used are left out,
+        and named in a ``BadImage`` when the others are done.
+        """
+        paths = [p for source in inputs for p in (list_images(source) if source.is_dir() else [source])]
+        targets = _targets(paths, out, single=len(paths) == 1 and not inputs[0].is_dir())
+        left_out: list[BadImage] = []
+        waiting: list[tuple[Path, Path, LoadedImage]] = []
+        for path, target in zip(paths, targets, strict=True):
+            try:
+                image = load_image(path, self.peak, self.holes)
+            except BadImage as error:
+                if len(paths) == 1:
+                    raise
+                left_out.append(error)
+                continue
+            if waiting and (len(waiting) == self.batch or image.values.shape != waiting[0][2].values.shape):
+                yield from self._written(waiting, left_out)
+                waiting = []
+            waiting.append((path, target, image))
+        yield from self._written(waiting, left_out)
+        if left_out:
+            raise BadImage(f"{len(left_out)} of {len(paths)} images were left out: {'; '.join(map(str, left_out))}")
+
+    def _written(self, waiting: list[tuple[Path, Path, LoadedImage]], left_out: list[BadImage]) -> Iterator[Path]:
+        if not waiting:
+            return
+        answers = self.images([image for _, _, image in waiting])
+        for (path, target, image), clean in zip(waiting, answers, strict=True):
+            try:
+                save_image(target, clean)
+            except BadImage as error:
+                left_out.append(error)
+                continue
+            self.warn(path, image, clean)
+            yield target
+
+    def to_stdout(self, path: Path) -> Iterator[Path]:
+        """Denoise one file and write the answer to stdout: PNG, or TIFF for floats."""
+        if sys.stdout.isatty():
+            raise ValueError("an image would be printed on the terminal; give -o FILE, or pipe it")
+        image = load_image(path, self.peak, self.holes)
+        [clean] = self.images([image])
+        with tempfile.TemporaryDirectory() as folder:
+            kind = "tiff" if clean.values.dtype.kind == "f" else "png"
+            save_image(Path(folder) / f"answer.{kind}", clean)
+            sys.stdout.buffer.write((Path(folder) / f"answer.{kind}").read_bytes())
+        self.warn(path, image, clean)
+        return iter(())
 
 
 def _targets(paths: list[Path], out: Path, *, single: bool) -> list[Path]:

@@ -63,14 +63,20 @@ class System:
     blocks: int = 2  # of a U-Net at each of its scales
     scales: int = 3
     gain: float = _GAIN
+    floor: float = 0.0  # > 0: the U-Net is told the noise, and this is added to it
     gradient: GradientName = "compiled"
+
+    @property
+    def told(self) -> bool:
+        """Whether its features hold the noise."""
+        return self.floor > 0 and self.prior == "unet"
 
     def unused(self) -> set[str]:
         """Options that change nothing in a system like this one."""
         unused = set() if self.mask else {"fill"}  # without a mask nothing is known to be missing
         if self.prior == "unet":
-            return unused | {"temperature", "size", "average_pooling"}
-        unused |= {"blocks", "scales", "gain"} | ({"average_pooling"} if self.prior == "foe" else set())
+            return unused | {"temperature", "size", "average_pooling"} | ({"gain", "scaled"} if self.floor else set())
+        unused |= {"blocks", "scales", "gain", "floor"} | ({"average_pooling"} if self.prior == "foe" else set())
         return unused | ({"blind"} if self.prior == "convex" else set())
 
 
@@ -89,12 +95,18 @@ class Network:
     blocks: int = 2
     scales: int = 3
     gain: float = _GAIN
+    floor: float = 0.0
+
+    @property
+    def told(self) -> bool:
+        """Whether its features hold the noise."""
+        return self.floor > 0 and self.kind == "unet"
 
     def unused(self) -> set[str]:
         """Options that change nothing in a network like this one."""
-        of_unet, of_convnet = {"blocks", "scales", "gain"}, {"depth", "residual", "mask"}
+        of_unet, of_convnet = {"blocks", "scales", "gain", "floor"}, {"depth", "residual", "mask"}
         if self.kind == "unet":
-            return of_convnet | {"size", "iterations"}
+            return of_convnet | {"size", "iterations"} | ({"gain"} if self.floor else set())
         return of_unet | ({"iterations"} if self.kind == "convnet" else of_convnet | {"blind"})
 
 
@@ -103,6 +115,7 @@ class Classical:
     """A method with one number to choose on development data."""
 
     kind: Literal["bm3d", "tv", "forest"]
+    told = False
 
     def unused(self) -> set[str]:
         """It is not trained by gradient: no schedule."""

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spen.tasks.denoising.recipe_types import Classical, Network, Recipe, Schedule, System
-
-STRENGTH_30DB_REDKITCHEN, STRENGTH_30DB_ROOMS = 15.47, 12.24
-"""Multiples of a Kinect's noise at which the mean PSNR of the reading is 30 dB, on the clean maps of RedKitchen's
-development frames and on 32 development frames of the rooms: `python -m spen.tasks.denoising.calibrate`."""
-
-GREY_SIGMA = 25.0
-"""Noise of the grey images, in units of 1/255."""
+from spen.tasks.denoising.regimes import REGIMES, Regime, find_regime
 
 __all__ = [
     "ABLATION",
@@ -25,85 +19,11 @@ __all__ = [
     "Regime",
     "Schedule",
     "System",
+    "default_data",
     "expand_rows",
     "find_recipe",
     "find_regime",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Regime:
-    """A data set: the frames it opens, the noise that training adds to them, and a scale s at which it is near 0.07."""
-
-    name: str
-    about: str
-    scale: float
-    opens: str  # a function of `datasets`
-    needs: str | None  # the folder of data it reads; None: built in
-    like: str = ""  # the data set whose choices it takes over
-    strength: float | None = None  # of the simulated sensor; None: readings are real, or no depth at all
-    sigma: float = 0.0  # of Gaussian noise, out of 255, drawn anew for every crop
-    flips: bool = False  # whether crops are always turned over
-    many: bool = True  # whether frames take long to make, so that processes share them
-    obtain: str = ""
-
-    @property
-    def home(self) -> str:
-        """The data set that choices are made for."""
-        return self.like or self.name
-
-    @property
-    def real(self) -> bool:
-        """Whether its readings are those of a sensor, which cannot read again."""
-        return self.strength is None and not self.sigma
-
-
-_KITCHEN: dict[str, Any] = {
-    "needs": "denoising/redkitchen",
-    "obtain": "spen data fetch 7scenes, then spen data make 7scenes",
-}
-REGIMES = {
-    r.name: r
-    for r in (
-        Regime(
-            name="rooms",
-            about="built-in rooms, simulated sensor at 12 times the noise of a Kinect (30 dB)",
-            scale=2.5,
-            opens="open_rooms",
-            needs=None,
-            strength=STRENGTH_30DB_ROOMS,
-        ),
-        Regime(
-            name="simulated",
-            about="RedKitchen's geometry, simulated sensor at 15 times the noise of a Kinect (30 dB)",
-            scale=2.5,
-            opens="open_simulated",
-            strength=STRENGTH_30DB_REDKITCHEN,
-            **_KITCHEN,
-        ),
-        Regime(
-            name="redkitchen", about="RedKitchen as the sensor saw it", scale=25.0, opens="open_redkitchen", **_KITCHEN
-        ),
-        Regime(
-            name="redkitchen-half",
-            about="for choosing options: half of RedKitchen's training frames, scored on development frames",
-            scale=25.0,
-            opens="open_half",
-            like="redkitchen",
-            **_KITCHEN,
-        ),
-        Regime(
-            name="gaussian",
-            about="grey images, Gaussian noise of 25/255",
-            scale=1.0,
-            opens="open_grey",
-            needs="denoising/train400",
-            sigma=GREY_SIGMA,
-            flips=True,
-            many=False,  # decoded in a moment, and of mixed sizes
-        ),
-    )
-}
 
 _FOE_WEIGHT = 0.005  # a filter's response is not averaged down by further layers: the same push needs less weight
 
@@ -121,10 +41,15 @@ _GREY = {"crop": (64, 64), "batch_size": 32, "batches": 60_000, "per_epoch": 100
 _ROOM = {"batches": 1200, "per_epoch": 100, "warmup": 50, "average": 0.99}
 _ROOM_NET = {**_ROOM, "flips": True, "scales": 1, "blocks": 3}
 
+_DEPTH_FLOOR = 5e-4  # 2 mm
+_PHOTO_FLOOR = 4e-3  # 1/255
+
 _ON: dict[tuple[str, str], dict[str, Any]] = {
     ("unet", "gaussian"): _GREY,
     # A second step was worth 0.04 dB after 300 batches of a small net; its time is better spent on a wider net.
     ("spen-best", "gaussian"): {**_GREY, "steps": 1, "weight": 10.0},
+    # Depth maps have edges of a hundred times their noise, and noise of a thousandth of the range.
+    ("denoise", "rooms-any"): {"blind": True, "floor": _DEPTH_FLOOR},
     ("dp-3", "redkitchen"): _ROOM,
     ("unet", "redkitchen"): _ROOM_NET,
     ("spen-best", "redkitchen"): _ROOM_NET,
@@ -143,6 +68,17 @@ def _all() -> list[Recipe]:
     # Five times the rate of the nets is worth 0.8 dB after 400 small batches, for a field of experts and for a deep
     # prior alike (docs/experiments/denoising.md).
     fast = Schedule(learning_rate=2e-2)
+    # Rates of 0.1 beside a weight of 4 take 0.4 of what R finds at each step.
+    best = System(
+        prior="unet",
+        steps=3,
+        rate=0.1,
+        weight=4.0,
+        momentum=0.0,
+        iterate_loss="last",
+        gradient="written-compiled",
+    )
+    told = replace(best, floor=_DEPTH_FLOOR)
     return [
         Recipe(name="bm3d", about="block matching and 3-D filtering", paper=35.46, method=Classical(kind="bm3d")),
         Recipe(name="tv", about="total variation", paper=None, method=Classical(kind="tv")),
@@ -198,7 +134,7 @@ def _all() -> list[Recipe]:
         ),
         Recipe(
             name="dp-3",
-            about="deep prior, 3 steps",
+            about="deep prior, 3 steps: the paper's model, for depth maps with twelve times the noise of a Kinect",
             paper=40.4,
             method=replace(deep, steps=3, rate=0.1),
             schedule=fast,
@@ -224,6 +160,27 @@ def _all() -> list[Recipe]:
             schedule=fast,
         ),
         Recipe(
+            name="denoise",
+            about="images of your own: a small U-Net's energy that is told the noise, or estimates it; 1 step",
+            paper=None,
+            method=replace(told, width=24, steps=1, weight=10.0, blind=False, floor=_PHOTO_FLOOR),
+            schedule=replace(_BEST, batches=6000, crop=(64, 64)),
+        ),
+        Recipe(
+            name="depth",
+            about="depth maps at 0.5 to 15 times the noise of a Kinect: spen-best that is told the noise",
+            paper=None,
+            method=told,
+            schedule=replace(_BEST, batches=40_000, per_epoch=500, fresh=True),
+        ),
+        Recipe(
+            name="photo",
+            about="photographs, grey or in colour, with Gaussian noise of 0 to 55/255: the same with 1 step",
+            paper=None,
+            method=replace(told, width=64, steps=1, weight=10.0, blind=False, floor=_PHOTO_FLOOR),
+            schedule=replace(_BEST, batches=80_000, per_epoch=1000, crop=(64, 64)),
+        ),
+        Recipe(
             name="unet",
             about="the U-Net of spen-best as a feed-forward denoiser",
             paper=None,
@@ -234,16 +191,7 @@ def _all() -> list[Recipe]:
             name="spen-best",
             about="½‖R(y; x)‖², R the noise that a small U-Net sees, 3 steps",
             paper=None,
-            # Rates of 0.1 beside a weight of 4 take 0.4 of what R finds at each step.
-            method=System(
-                prior="unet",
-                steps=3,
-                rate=0.1,
-                weight=4.0,
-                momentum=0.0,
-                iterate_loss="last",
-                gradient="written-compiled",
-            ),
+            method=best,
             schedule=_BEST,
         ),
     ]
@@ -287,12 +235,12 @@ ABLATION = (
 """Section 6.1 one choice at a time: loss, rates, T (with a first rate that travels as far), momentum, strategy."""
 
 
-def find_recipe(name: str, data: str = "") -> Recipe:
+def find_recipe(name: str, data: str | Regime = "") -> Recipe:
     """A recipe by its name, as it is trained on ``data``; a wrong name gets the list. ``dp-3:steps=5`` changes one."""
     base, *changes = name.split(":")
     if base not in RECIPES:
         raise ValueError(f"there is no denoising recipe {base!r}; there are {', '.join(RECIPES)}")
-    home = REGIMES[data].home if data in REGIMES else ""
+    home = data.home if isinstance(data, Regime) else REGIMES[data].home if data in REGIMES else ""
     recipe = RECIPES[base].with_options(**_ON.get((base, home), {}))
     if not changes:
         return recipe
@@ -303,14 +251,15 @@ def find_recipe(name: str, data: str = "") -> Recipe:
     return replace(changed, name=name, paper=None)
 
 
+def default_data(recipe: str) -> str:
+    """What a recipe is trained on if nothing is said."""
+    return {"photo": "dead-leaves", "denoise": "dead-leaves", "depth": "rooms-any"}.get(
+        recipe.partition(":")[0], "rooms"
+    )
+
+
 def expand_rows(rows: tuple[str, ...]) -> tuple[str, ...]:
     """Rows of the table; `ablation`, `paper` and `tuned` stand for many, and none at all for `tuned`."""
-    many = {"ablation": ABLATION, "paper": PAPER, "tuned": tuple(name for name in RECIPES if name not in PAPER)}
+    tuned = tuple(name for name in RECIPES if name not in PAPER and default_data(name) == "rooms")
+    many = {"ablation": ABLATION, "paper": PAPER, "tuned": tuned}
     return tuple(x for row in rows or ("tuned",) for x in many.get(row, (row,)))
-
-
-def find_regime(name: str) -> Regime:
-    """A data set by its name."""
-    if name not in REGIMES:
-        raise ValueError(f"there is no denoising data set {name!r}; there are {', '.join(REGIMES)}")
-    return REGIMES[name]

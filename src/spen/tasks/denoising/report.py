@@ -18,9 +18,8 @@ from torch import Tensor
 
 from spen.models import find_model
 from spen.tasks.denoising.data import Frame
-from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.holes import fill_pyramid
-from spen.tasks.denoising.losses import observation
+from spen.tasks.denoising.losses import planes
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.opened import Denoiser
 from spen.tasks.denoising.recipes import find_regime
@@ -168,7 +167,7 @@ def _run_all(
     first: dict[str, dict[str, Any]], frame: Frame
 ) -> tuple[dict[str, Tensor], dict[str, list[tuple[float, float]]]]:
     """Each row's answer for the frame, and (energy, PSNR) at every iterate of those that descend one."""
-    x = Observation(*(part[None] for part in observation(frame)))
+    x = planes(frame)
     answers: dict[str, Tensor] = {}
     descents: dict[str, list[tuple[float, float]]] = {}
     for name, result in first.items():

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spen.tasks.denoising.recipes import STRENGTH_30DB_REDKITCHEN as STRENGTH_30DB_REDKITCHEN
-from spen.tasks.denoising.recipes import STRENGTH_30DB_ROOMS as STRENGTH_30DB_ROOMS
+from spen.tasks.denoising.regimes import STRENGTH_30DB_REDKITCHEN as STRENGTH_30DB_REDKITCHEN
+from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS as STRENGTH_30DB_ROOMS
 
 
 class Reading(NamedTuple):
@@ -59,6 +59,7 @@ class Sensor:
         self,
         depth: Tensor,  # (H, W), (1, H, W) or (B, 1, H, W), metres, 0 = unknown
         generator: torch.Generator,
+        strengths: Tensor | None = None,  # (B,), of each map, in place of `strength`
     ) -> Reading:
         """One reading; all its randomness comes from `generator`, which must be on the depth's device."""
         if depth.dim() < 2 or (depth.dim() > 2 and depth.shape[-3] != 1):
@@ -67,20 +68,23 @@ class Sensor:
         fb = self.focal * self.baseline
         disparity = torch.where(z > 0, fb / z.clamp_min(1e-3), 0.0)
         lost = self._grazing(z, generator) | self._shadow(disparity) | (z < self.near) | (z > self.far)
-        seen, lost = self._jitter(disparity, lost, generator)
+        strength = torch.tensor(self.strength, device=z.device) if strengths is None else strengths.to(z)
+        strength = strength.view(-1, 1, 1, 1)
+        seen, lost = self._jitter(disparity, lost, strength, generator)
         noise = torch.randn(seen.shape, generator=generator, device=z.device)
-        seen = seen + self.strength * self.axial * noise
-        step = self.strength * self.quantum
-        if step > 0:
-            seen = torch.round(seen / step) * step
+        seen = seen + strength * self.axial * noise
+        step = strength * self.quantum
+        seen = torch.where(step > 0, torch.round(seen / step.clamp_min(1e-12)) * step, seen)
         # Matching searches the disparities of the range alone, so a noisy reading cannot leave it.
         seen = seen.clamp(fb / self.far, fb / self.near)
         reading = torch.where(lost, 0.0, fb / seen)
         return Reading(reading.reshape(depth.shape), ~lost.reshape(depth.shape))
 
-    def _jitter(self, disparity: Tensor, lost: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _jitter(
+        self, disparity: Tensor, lost: Tensor, strength: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """Readings, present or missing, come from a place nearby; between pixels disparity is linear."""
-        sigma = math.sqrt(self.strength) * self.lateral
+        sigma = strength.sqrt() * self.lateral
         height, width = disparity.shape[-2:]
         device = disparity.device
         shift = sigma * torch.randn(len(disparity), 2, height, width, generator=generator, device=device)

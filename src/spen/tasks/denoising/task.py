@@ -7,8 +7,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spen.tasks.denoising.noise import parse_noise
 from spen.tasks.denoising.recipe_types import Holes
-from spen.tasks.denoising.recipes import RECIPES, REGIMES, expand_rows, find_recipe, find_regime
+from spen.tasks.denoising.recipes import RECIPES, REGIMES, default_data, expand_rows, find_recipe, find_regime
 from spen.tasks.options import image_size
 from spen.tasks.task import Dataset, Listed, Opened, Option, Reproduced, ReproduceOrder, Task, Trained, TrainOrder
 
@@ -28,6 +29,22 @@ _SEVEN = Dataset(
 )
 
 
+_PEAK = Option(
+    "peak",
+    float,
+    "The value that counts as 1: 255 for 8 bits; 4000 for 16 bits, depth in mm; 1 for floats; 4 for metres.",
+)
+_HOLES = Option("holes", Holes, "Whether zeros are missing pixels: zero, none, or auto (not in 8-bit images).")
+_NOISE = Option(
+    "noise", parse_noise, "Noise to add to clean images: gaussian:25, gaussian:0-55, poisson:30, depth-sensor:0.5-15."
+)
+_SPLIT_SEED = Option("split_seed", int, "Which images of a folder are for training, if the folder does not say; 0.")
+_TOLD = (
+    Option("sigma", float, "The noise out of 255, for a model that is told it; estimated if not given."),
+    Option("strength", float, "The noise as a multiple of a Kinect's, for a model that is told it; likewise."),
+)
+
+
 class Denoising(Task):
     """Images in, images out."""
 
@@ -35,19 +52,34 @@ class Denoising(Task):
     unit = "the paper's PSNR"
     table = "table1"
     several_devices = True
+    reads_stdin = True
     tab = "spen.tasks.denoising.tab:DenoisingTab"
     options = {
-        "evaluate": (Option("every", int, "Score every n-th frame only.", least=1),),
+        "train": (_NOISE, _PEAK, _HOLES, _SPLIT_SEED),
+        "evaluate": (
+            Option("every", int, "Score every n-th frame only.", least=1),
+            _NOISE,
+            _PEAK,
+            _HOLES,
+            _SPLIT_SEED,
+            *_TOLD,
+        ),
         "predict": (
-            Option("peak", float, "The value that counts as 1 (255 for 8 bits, 4000 mm for 16, 1 for floats)."),
-            Option("holes", Holes, "Whether zeros are missing pixels: zero, none, or auto (not in 8-bit images)."),
+            _PEAK,
+            _HOLES,
+            *_TOLD,
+            Option("batch", int, "How many images of one size are denoised at once; 1.", least=1),
         ),
         "bench": (
             Option("image_size", image_size, "Height and width, as 96x128; the recipe's if not given.", "--size"),
         ),
     }
     examples = {
-        "train": ("spen train dp-3", "spen train dp-3 --set batches=500 --set steps=5 --out runs/five"),
+        "train": (
+            "spen train dp-3",
+            "spen train dp-3 --set batches=500 --set steps=5 --out runs/five",
+            "spen train denoise --data photos --noise gaussian:0-55 --set batches=500",
+        ),
         "evaluate": ("spen evaluate dp-3 --every 10", "spen evaluate runs/rooms/dp-3/seed-0 --split dev --json"),
         "predict": (
             "spen predict dp-3 noisy.png -o clean.png",
@@ -76,17 +108,20 @@ class Denoising(Task):
     def has_recipe(self, name: str) -> bool:
         return name.partition(":")[0] in RECIPES
 
+    def default_data(self, recipe: str) -> str:
+        return default_data(recipe)
+
     def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:
-        find_regime(data)
-        find_recipe(recipe, data).with_options(**settings)
+        find_recipe(recipe, find_regime(data)).with_options(**settings)
 
     def train(self, order: TrainOrder) -> Trained | None:
         from spen.tasks.denoising.train import train
         from spen.tasks.options import accelerator_of
 
+        regime = find_regime(order.data, **order.options)
         run = train(
-            find_recipe(order.recipe, order.data).with_options(**order.settings),
-            find_regime(order.data),
+            find_recipe(order.recipe, regime).with_options(**order.settings),
+            regime,
             order.out,
             seed=order.seed,
             accelerator=accelerator_of(order.device),

@@ -14,16 +14,18 @@ from torch import Tensor
 from spen.pretrained import write_config
 from spen.protocols import Objective
 from spen.tasks.denoising import datasets
-from spen.tasks.denoising.build import Denoise, DenoiserPretraining, build, origin_of
+from spen.tasks.denoising.build import Denoise, DenoiserPretraining, build, kind_of, origin_of
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Frames
-from spen.tasks.denoising.datasets import SPLIT_NAMES, Splits
-from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.datasets import SPLIT_NAMES, Splits, Subset
+from spen.tasks.denoising.energy import NoisyObservation, Observed
+from spen.tasks.denoising.folder import Sized, large_enough
 from spen.tasks.denoising.frame_cache import KeptFrames
-from spen.tasks.denoising.losses import masked_squared_error, observation
+from spen.tasks.denoising.losses import masked_squared_error, planes
 from spen.tasks.denoising.metrics import PSNR, clamped_psnr, hole_rmse_mm, mean_over_frames, psnr
+from spen.tasks.denoising.noise import Kind, Noise
+from spen.tasks.denoising.noise_estimate import frame_noise
 from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System
-from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.denoising.sources import CropSource, FrameSource
 from spen.tasks.task import Progress
 from spen.training import Run, Stage, fit, joint
@@ -34,7 +36,7 @@ def open_splits(regime: Regime, *, quick: bool = False, cache: Path | str | None
     kept = [] if cache is None else [kept_path(cache, name, quick) for name in SPLIT_NAMES]
     if kept and all(path.exists() for path in kept):
         return Splits(*map(KeptFrames, kept))
-    splits: Splits = getattr(datasets, regime.opens)(quick)
+    splits: Splits = getattr(datasets, regime.opens)(regime, quick)
     return splits
 
 
@@ -45,7 +47,7 @@ def kept_path(cache: Path | str, split: str, quick: bool) -> Path:
 
 def describe_run(recipe: Recipe, regime: Regime, *, quick: bool = False) -> dict[str, Any]:
     """What a run folder says was trained in it."""
-    return {**recipe.describe(), "data": regime.name, "quick": quick}
+    return {**recipe.describe(), "data": regime.saved, "quick": quick}
 
 
 def train(
@@ -72,22 +74,24 @@ def train(
     model, objective = build(recipe, regime)
     schedule = recipe.schedule
     on_gpu = accelerator != "cpu" and devices == 1 and torch.cuda.is_available()
+    kind = kind_of(recipe, regime)
     crops = Crops(
-        splits.train,
+        _large_enough(splits.train, schedule.crop),
         schedule.crop,
         seed=seed,
         flips=regime.flips or schedule.flips,
-        sigma=regime.sigma,
         device="cuda" if on_gpu else "cpu",
-        sensor=_sensor(regime) if schedule.fresh else None,
+        noise=_fresh_noise(recipe, regime),
+        kind=kind,
     )
-    source = CropSource(crops, schedule.batch_size, schedule.epoch_batches, schedule.every_pixel)
+    wrong = 0.5 * getattr(recipe.method, "floor", 0.0)
+    source = CropSource(crops, schedule.batch_size, schedule.epoch_batches, wrong, schedule.every_pixel)
     return fit(
         model,
         stages_of(recipe, objective),
         source,
-        FrameSource(splits.dev, 4, schedule.every_pixel),
-        PSNR(),
+        FrameSource(splits.dev, 4, kind, schedule.every_pixel),
+        PSNR(splits.dev.frame(0).truth.shape[0]),
         out=out,
         seed=seed,
         recipe=description,
@@ -98,11 +102,16 @@ def train(
     )
 
 
-def _sensor(regime: Regime) -> Sensor | None:
-    """The one that reads frames anew where readings are simulated; noise of grey images is new in any case."""
-    if regime.real:
+def _fresh_noise(recipe: Recipe, regime: Regime) -> Noise | None:
+    """What every batch gets of its own: the noise of images always, that of a sensor if the schedule says so."""
+    if recipe.schedule.fresh and regime.real:
         raise ValueError(f"fresh is for simulated readings, and those of {regime.name} are real")
-    return None if regime.strength is None else Sensor(regime.strength)
+    sensed = regime.noise is not None and regime.noise.kind == "depth-sensor"
+    return None if sensed and not recipe.schedule.fresh else regime.noise
+
+
+def _large_enough(frames: Frames, crop: tuple[int, int]) -> Frames:
+    return Subset(frames, large_enough(frames, crop)) if isinstance(frames, Sized) else frames
 
 
 def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
@@ -168,19 +177,35 @@ def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, 
     return run
 
 
-def evaluate(denoise: Denoise, frames: Frames, *, every: int = 1, progress: Progress | None = None) -> dict[str, float]:
-    """PSNR over all scored and over surface pixels, the error in holes, the authors' PSNR, and seconds per frame."""
-    scores: dict[str, list[Tensor]] = {"psnr": [], "surface_psnr": [], "hole_rmse_mm": [], "clamped_psnr": []}
+def evaluate(
+    denoise: Denoise,
+    frames: Frames,
+    *,
+    every: int = 1,
+    progress: Progress | None = None,
+    kind: Kind | None = None,
+    noise: float | None = None,
+) -> dict[str, float]:
+    """PSNR over all scored and over surface pixels, of the input, as the authors have it, error in holes, and time.
+
+    A model that is told the noise gets ``noise``, in units of the image, or an estimate of noise of this ``kind``.
+    """
+    names = ("psnr", "surface_psnr", "input_psnr", "hole_rmse_mm", "clamped_psnr")
+    scores: dict[str, list[Tensor]] = {name: [] for name in names}
     seconds = 0.0
     indices = range(0, len(frames), every)
     for index in indices if progress is None else progress(indices, len(indices), "frames"):
         frame = frames.frame(index)
-        x = Observation(*(part[None] for part in observation(frame)))
+        x: Observed = planes(frame)
         began = time.perf_counter()
-        y = denoise(x)[0]
+        if kind is not None:
+            told = frame_noise(frame, kind) if noise is None else torch.tensor(noise)
+            x = NoisyObservation(x.image, x.seen, told.expand(len(x.image), 1, 1, 1))
+        y = denoise(x)[:, 0]
         seconds += time.perf_counter() - began
         scores["psnr"].append(psnr(y, frame.truth, frame.scored))
         scores["surface_psnr"].append(psnr(y, frame.truth, frame.surface))
+        scores["input_psnr"].append(psnr(frame.noisy, frame.truth, frame.scored))
         scores["hole_rmse_mm"].append(hole_rmse_mm(y, frame.truth, frame.hole))
         scores["clamped_psnr"].append(clamped_psnr(y, frame.truth))
     result = {}

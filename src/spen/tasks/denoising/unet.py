@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from spen.energies import Energy, Scaled
 from spen.energies.compose import Term
 from spen.protocols import Formula
-from spen.tasks.denoising.energy import DataTerm, Observation
+from spen.tasks.denoising.energy import DataTerm, NoisyObservation, Observation, Observed
 from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.unet_gradient import WrittenUNet
 
@@ -99,6 +99,10 @@ class UNetPrior(Energy):
     from which it learns by heart where in one room it is. As R(½R + af) ≥ −½(af)² and ρ grows like a logarithm, the
     data term bounds the whole from below wherever there is a reading.
 
+    ``floor`` > 0 is for a range of noise: s = 1 / (σ + floor) for every image, σ being what the features say of its
+    noise, P is divided by s², and the net reads log s as one more plane, the same at every pixel. So noise of every
+    level meets the net at its own size, and where there is almost none the net is told.
+
     ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU, where ∇E is taken by its
     formula, in training with ``Written``; prediction and the plain energy keep full precision. ``compiled`` turns
     that formula and its derivative into fused kernels behind one launch each, if Triton is there (``torch.compile``):
@@ -112,49 +116,62 @@ class UNetPrior(Energy):
         *,
         scales: int = 3,
         scale: float = 1.0,
+        floor: float = 0.0,
         blind: bool = False,
         precision: torch.dtype | None = None,
         compiled: bool = False,
     ) -> None:
         super().__init__()
-        self.net = UNet(width, blocks, 3 if blind else 4, scales)
-        self.scale, self.blind, self.precision, self.compiled = scale, blind, precision, compiled
+        self.net = UNet(width, blocks, (3 if blind else 4) + (floor > 0), scales)
+        self.scale, self.floor, self.blind = scale, floor, blind
+        self.precision, self.compiled = precision, compiled
         with torch.no_grad():  # little noise is found at first
             self.net.leave.weight.mul_(0.1)
             self.net.leave.bias.zero_()  # type: ignore[union-attr]
             # A feed-forward denoiser never moves y away from x, so it would leave these weights as noise in ∇E.
             self.net.enter.weight[:, -1].zero_()
 
-    def forward(self, y: Tensor, features: Observation) -> Tensor:
+    def forward(self, y: Tensor, features: Observed) -> Tensor:
         planes = self.planes(y, features)
-        return self._energies(self.net(planes), planes)
+        return self._energies(self.net(planes), planes, features)
 
-    def denoised(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
+    def scale_of(self, features: Observed) -> Tensor | float:  # (B, 1, 1, 1), or one for all
+        """s, which brings the noise of an image near 1."""
+        if not self.floor:
+            return self.scale
+        if not isinstance(features, NoisyObservation):
+            raise ValueError("this model is told the noise: features are (image, seen, noise), and came without noise")
+        return 1 / (features.noise.abs() + self.floor)
+
+    def denoised(self, y: Tensor, features: Observed) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
         """y − (R + af) / s, or y − R / s if blind: the net as a feed-forward denoiser."""
         if not (self.net.training and self._whole(y)):
             return self._denoised(self.net, y, features)
         return program_of(self)[1](self, y, *features) if self._compiles(y) else written_denoised(self, y, *features)
 
-    def _denoised(self, net: Callable[[Tensor], Tensor], y: Tensor, features: Observation) -> Tensor:
+    def _denoised(self, net: Callable[[Tensor], Tensor], y: Tensor, features: Observed) -> Tensor:
         planes = self.planes(y, features)
         found = net(planes)
-        return y - (found if self.blind else found + SHARE * planes[:, :1]) / self.scale
+        return y - (found if self.blind else found + SHARE * planes[:, :1]) / self.scale_of(features)
 
-    def planes(self, y: Tensor, features: Observation) -> Tensor:  # (B, 1, H, W) -> (B, 3 or 4, H, W)
-        """What the net reads: f, the level unless blind, holes, and how far y has moved."""
-        seen = features.seen.to(y)
+    def planes(self, y: Tensor, features: Observed) -> Tensor:  # (B, 1, H, W) -> (B, 3 to 5, H, W)
+        """What the net reads: f, the level unless blind, holes, log s if s is not fixed, and how far y has moved."""
+        seen, scale = features.seen.to(y), self.scale_of(features)
         level = _window_sums(y) / _window_sums(torch.ones_like(y[:1]))
-        fine, moved = self.scale * (y - level), self.scale * seen * (y - features.image)
+        fine, moved = scale * (y - level), scale * seen * (y - features.image)
+        told = [(0.5 * torch.log(self.floor * scale)).expand_as(y)] if isinstance(scale, Tensor) else []
         if self.blind:
-            return torch.cat([_compressed(fine), 1 - seen, _compressed(moved)], 1)
-        return torch.cat([fine, level - 0.5, 1 - seen, moved], 1)
+            return torch.cat([_compressed(fine), 1 - seen, *told, _compressed(moved)], 1)
+        return torch.cat([fine, level - 0.5, 1 - seen, *told, moved], 1)
 
-    def _energies(self, found: Tensor, planes: Tensor) -> Tensor:  # (B, 1, H, W), (B, C, H, W) -> (B,)
+    def _energies(self, found: Tensor, planes: Tensor, features: Observed) -> Tensor:  # (B, C, H, W) -> (B,)
         share = SHARE * planes[:, :1]
         noise = found * (0.5 * found + share) if self.blind else 0.5 * (found + share).square()
-        return noise.flatten(1).sum(1)
+        energies, scale = noise.flatten(1).sum(1), self.scale_of(features)
+        # Where s is the same for all images the weight of the prior holds 1/s².
+        return energies / scale.flatten().square() if isinstance(scale, Tensor) else energies
 
-    def formula(self, features: Observation) -> Formula | None:
+    def formula(self, features: Observed) -> Formula | None:
         """∇E = (∂planes/∂y)ᵀ (Jᵀ(R + af) + a(R + af) on f's plane; aR if blind), J the derivative of the net."""
         if not self._whole(features.image):
             return None
@@ -163,18 +180,21 @@ class UNetPrior(Energy):
         net = self._written(features.image)
         return lambda y: self._slope(net, y, features)
 
-    def _slope(self, net: WrittenUNet, y: Tensor, features: Observation) -> tuple[Tensor, Tensor]:
+    def _slope(self, net: WrittenUNet, y: Tensor, features: Observed) -> tuple[Tensor, Tensor]:
         planes = self.planes(y, features)
         found, pull_back = net(planes)
         noise = found + SHARE * planes[:, :1]
-        fine, *level, _, moved = pull_back(noise).split(1, 1)
+        slopes, scale = pull_back(noise).split(1, 1), self.scale_of(features)
+        fine, moved, level = slopes[0], slopes[-1], [] if self.blind else [slopes[1]]
         fine = fine + SHARE * (found if self.blind else noise)
         if self.blind:
             fine, moved = fine * _compression(planes[:, :1]), moved * _compression(planes[:, -1:])
         # Bᵀ: the windows that a pixel lies in, each with its own count at the border of the image.
         count = _window_sums(torch.ones_like(y[:1]))
-        spread = _window_sums((sum(level) - self.scale * fine) / count)
-        return self.scale * (fine + features.seen * moved) + spread, self._energies(found, planes)
+        spread = _window_sums((sum(level) - scale * fine) / count)
+        slope = scale * (fine + features.seen * moved) + spread
+        slope = slope / scale.square() if isinstance(scale, Tensor) else slope
+        return slope, self._energies(found, planes, features)
 
     def _written(self, like: Tensor) -> WrittenUNet:
         return WrittenUNet(self.net, self.precision if like.is_cuda else None)
@@ -187,15 +207,19 @@ class UNetPrior(Energy):
         return self.compiled and self.training and like.is_cuda and torch.is_grad_enabled() and _TRITON
 
 
-def written_slope(prior: UNetPrior, y: Tensor, image: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+def written_slope(prior: UNetPrior, y: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:
     """∇P and P by the formula of ``prior``, of tensors alone: what is compiled."""
-    return prior._slope(prior._written(image), y, Observation(image, seen))
+    return prior._slope(prior._written(y), y, _observed(*x))
 
 
-def written_denoised(prior: UNetPrior, y: Tensor, image: Tensor, seen: Tensor) -> Tensor:
+def written_denoised(prior: UNetPrior, y: Tensor, *x: Tensor) -> Tensor:
     """The feed-forward denoiser of ``prior`` by its written net, of tensors alone: what is compiled."""
-    net = prior._written(image)
-    return prior._denoised(lambda planes: net(planes)[0], y, Observation(image, seen))
+    net = prior._written(y)
+    return prior._denoised(lambda planes: net(planes)[0], y, _observed(*x))
+
+
+def _observed(image: Tensor, seen: Tensor, *noise: Tensor) -> Observed:
+    return NoisyObservation(image, seen, *noise) if noise else Observation(image, seen)
 
 
 _PROGRAMS: WeakKeyDictionary[UNetPrior, tuple[Callable[..., Any], Callable[..., Any]]] = WeakKeyDictionary()
@@ -217,16 +241,17 @@ class DenoiserEnergy(Energy):
 
     def __init__(self, prior: UNetPrior, weight: float) -> None:
         super().__init__()
-        self.parts = nn.ModuleDict({"local": DataTerm(), "prior": Scaled(prior, weight / prior.scale**2, learned=True)})
+        unit = 1.0 if prior.floor else prior.scale**2
+        self.parts = nn.ModuleDict({"local": DataTerm(), "prior": Scaled(prior, weight / unit, learned=True)})
 
-    def forward(self, y: Tensor, features: Observation) -> Tensor:
+    def forward(self, y: Tensor, features: Observed) -> Tensor:
         return self.parts["local"](y, features) + self.parts["prior"](y, features)
 
     def terms(self) -> Iterator[Term]:
         for name, part in self.parts.items():
             yield name, part, False
 
-    def formula(self, features: Observation) -> Formula | None:
+    def formula(self, features: Observed) -> Formula | None:
         prior = self.net.formula(features)
         if prior is None:
             return None
@@ -253,8 +278,8 @@ class UNetDenoiser(nn.Module):
         super().__init__()
         self.prior = prior
 
-    def forward(self, observation: Observation) -> Tensor:  # (B, 1, H, W) twice -> (B, 1, H, W)
-        return self.prior.denoised(fill_pyramid(*observation), observation)
+    def forward(self, observation: Observed) -> Tensor:  # (B, 1, H, W) twice -> (B, 1, H, W)
+        return self.prior.denoised(fill_pyramid(observation.image, observation.seen), observation)
 
 
 def _compressed(u: Tensor) -> Tensor:

@@ -19,10 +19,10 @@ from spen.tasks.charts import draw_lines
 from spen.tasks.denoising.baselines.classical import TotalVariation
 from spen.tasks.denoising.build import Denoise
 from spen.tasks.denoising.data import PEAK_M, Frame, Rooms, depth_frame
-from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.energy import Observed
 from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.images import DEPTH_PEAK_MM, BadImage, load_image
-from spen.tasks.denoising.losses import observation
+from spen.tasks.denoising.losses import planes
 from spen.tasks.denoising.metrics import hole_rmse_mm, psnr
 from spen.tasks.denoising.report import DEPTH_COLOURS, ERROR_COLOURS, error_map, image_ranges, with_gaps
 from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
@@ -98,12 +98,12 @@ TV = TotalVariation(0.06)
 """What `spen train tv --data rooms` chooses by development rooms."""
 
 
-def _total_variation(x: Observation) -> Tensor:
+def _total_variation(x: Observed) -> Tensor:
     images = zip(x.image[:, 0].numpy(), x.seen[:, 0].numpy() > 0, strict=True)
     return torch.stack([torch.from_numpy(TV.denoise(image, seen)) for image, seen in images])[:, None]
 
 
-def _filled(x: Observation) -> Tensor:
+def _filled(x: Observed) -> Tensor:
     return fill_pyramid(x.image, x.seen)
 
 
@@ -164,7 +164,7 @@ def observe(scene: Scene, noise: Noise, strength: float, *, seed: int = 0) -> Fr
 def answer(name: str, system: tuple[Denoise, spen.SPEN | None], frame: Frame) -> Answer:
     """Run a system on a frame, and keep the way if it descends."""
     denoise, model = system
-    x = Observation(*(part[None] for part in observation(frame)))
+    x = planes(frame)
     began = time.perf_counter()
     if model is None:
         output = denoise(x)[0]

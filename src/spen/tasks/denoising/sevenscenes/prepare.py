@@ -18,7 +18,7 @@ from scipy import ndimage
 from torch import Tensor
 
 from spen.tasks.denoising.data import CLEAN_UNITS_PER_MM
-from spen.tasks.denoising.images import BadImage, GreyImage, load_image, save_image
+from spen.tasks.denoising.images import BadImage, LoadedImage, load_image, save_image
 from spen.tasks.denoising.sevenscenes.fusion import Pinhole, View, fuse
 
 KINECT = Pinhole(focal=585.0, cu=320.0, cv=240.0, height=480, width=640)
@@ -183,7 +183,7 @@ def prepare(
             units = np.rint(align(raw.astype(np.float64), cast) * CLEAN_UNITS_PER_MM)
             clean = np.clip(units, 0, INVALID).astype(np.uint16)
             if raw.any() and clean.any():
-                save_image(folder / f"{shot.name}.raw.png", GreyImage(np.ascontiguousarray(raw), 1.0))
-                save_image(folder / f"{shot.name}.clean.png", GreyImage(clean, 1.0))
+                save_image(folder / f"{shot.name}.raw.png", LoadedImage(np.ascontiguousarray(raw), 1.0))
+                save_image(folder / f"{shot.name}.clean.png", LoadedImage(clean, 1.0))
                 counts[split] += 1
     return counts
