@@ -98,8 +98,12 @@ def _coordinates(domain: Domain, y: Tensor) -> Tensor:
 
 def _applied(potential: Potential, domain: Domain, z: Tensor, v: Tensor) -> Tensor:
     """The derivative along v of the gradient that the descent follows."""
-    with torch.no_grad():
-        y, along = torch.func.jvp(domain.output, (z,), (v,))  # type: ignore[misc]
-    point, direction = (z, v) if domain.through else (y, along)
+    with torch.enable_grad():
+        # J v by two backward passes: the derivative of ⟨u, J v⟩ with respect to u.
+        leaf, u = z.detach().requires_grad_(), torch.ones_like(z).requires_grad_()
+        y = domain.output(leaf)
+        (pulled,) = torch.autograd.grad(y, leaf, u, create_graph=True)
+        (along,) = torch.autograd.grad(pulled, u, v)
+    point, direction = (z, v) if domain.through else (y.detach(), along)
     product, _ = exact_product(potential, point, direction)
     return torch.zeros_like(z) if product is None else product.detach()

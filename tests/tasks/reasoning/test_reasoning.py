@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from spen import tasks
 from spen.models import open_model
+from spen.storage import load_weights
 from spen.tasks.locations import find_data
 from spen.tasks.reasoning.build import build, stages
 from spen.tasks.reasoning.data import boards, examples, one_hot
@@ -119,6 +120,21 @@ def test_a_step_aware_model_learns_and_answers() -> None:
     step = model.energy.energy.step  # type: ignore[union-attr]
     assert float(step.grad.abs().amin(1).min()) > 0  # type: ignore[union-attr]
     assert model.search(x, steps=5, restarts=2).output.shape == y.shape
+
+
+def test_a_step_aware_model_is_trained_in_pieces(tmp_path: Path) -> None:
+    settings = {"epochs": "2", "width": "2", "rounds": "1", "steps": "2", "step_aware": "true", "draw_steps": "2x3"}
+    settings |= {"noise": "0.5", "rate_limit": "0.9", "batch_size": "64"}
+    weights = []
+    task = tasks.find("reasoning")
+    for name, pieces in (("whole", [None]), ("pieces", [1e-9, None])):
+        out = tmp_path / name
+        for seconds in pieces:  # with so little time one epoch is trained
+            order = TrainOrder("sudoku-small", "sudoku-4", out, device="cpu", seconds=seconds, settings=settings)
+            assert (task.train(order) is None) == (seconds is not None)
+        weights.append(load_weights(out / "model.safetensors"))
+    assert all(torch.equal(a, b) for a, b in zip(weights[0].values(), weights[1].values(), strict=True))
+    assert float(weights[0]["energy.energy.step"].abs().min()) > 0
 
 
 def test_metrics_by_hand() -> None:
