@@ -63,7 +63,7 @@ def test_the_weights_of_the_iterates() -> None:
     assert EndToEnd(squared_error, weights=[3, 0, 6]).iterate_weights(3) == [1, 0, 2]
     with pytest.raises(ValueError, match="the objective has 2 weights for a descent of 3 steps"):
         EndToEnd(squared_error, weights=[1, 2]).iterate_weights(3)
-    with pytest.raises(ValueError, match='weights must be "harmonic", "last" or one number per step'):
+    with pytest.raises(ValueError, match='weights must be "harmonic", "equal", "last" or one number per step'):
         EndToEnd(squared_error, weights="all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a penalty must not be negative"):
         EndToEnd(squared_error, change_penalty=-1)

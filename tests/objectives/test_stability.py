@@ -160,3 +160,19 @@ def test_training_keeps_the_rates_below_the_limit() -> None:
         objective(model, X + 1, X)
     assert objective.stability is not None
     assert float(model.minimizer.rule.rates().detach()) == pytest.approx(0.25, rel=0.05)  # type: ignore[operator]
+
+
+def test_equal_weights_count_every_iterate_the_same() -> None:
+    assert EndToEnd(squared_error, weights="equal").iterate_weights(4) == [0.25] * 4
+    model = bowl(GradientDescent(3, 0.1))
+    losses = [float(squared_error(y, X + 1).mean()) for y in model(X).outputs]
+    for drawn in ((), (3,)):  # any number of steps has equal weights
+        objective = EndToEnd(squared_error, weights="equal", draw_steps=drawn)
+        assert float(objective(model, X, X + 1)) == pytest.approx(sum(losses) / 3)
+
+
+def test_a_rate_limit_needs_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(ValueError, match="every process would get rates of its own: train on one device"):
+        EndToEnd(squared_error, rate_limit=0.9)(bowl(GradientDescent(1, 0.1)), X, X)

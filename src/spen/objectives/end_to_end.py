@@ -18,14 +18,14 @@ from spen.objectives.vmapped_loss import VmappedLoss
 from spen.protocols import Loss, Objective
 from spen.tensors import flat
 
-Weights = Literal["harmonic", "last"] | Sequence[float] | Tensor
+Weights = Literal["harmonic", "equal", "last"] | Sequence[float] | Tensor
 
 
 class EndToEnd(Objective):
     """(1/T) Σ_t w_t ℓ(y_t, y*), back-propagated through the descent.
 
-    ``weights="harmonic"`` is the paper's w_t = 1/(T − t + 1); ``"last"`` puts all weight on y_T, with no 1/T;
-    a sequence gives w_1 … w_T. The penalties of Sec. 4.2's future work are off unless given:
+    ``weights="harmonic"`` is the paper's w_t = 1/(T − t + 1); ``"equal"`` is w_t = 1; ``"last"`` puts all on y_T,
+    with no 1/T; a sequence gives w_1 … w_T. The penalties of Sec. 4.2's future work are off unless given:
     ``change_penalty`` · mean_t ‖y_t − y_{t−1}‖ and ``gradient_penalty`` · mean_t ‖g_t‖, g_t the gradient that the
     descent followed (dE/dy, or dE/dlogits over a ``through_logits`` domain; needs a Minimizer with
     keep_gradients=True).
@@ -48,8 +48,8 @@ class EndToEnd(Objective):
         rate_limit: float | None = None,
     ) -> None:
         require_function(loss, "loss", "loss(y, target)")
-        if isinstance(weights, str) and weights not in ("harmonic", "last"):
-            raise ValueError(f'weights must be "harmonic", "last" or one number per step, not {weights!r}')
+        if isinstance(weights, str) and weights not in ("harmonic", "equal", "last"):
+            raise ValueError(f'weights must be "harmonic", "equal", "last" or one number per step, not {weights!r}')
         given = weights if isinstance(weights, str) else [float(w) for w in weights]
         if not any(given):
             raise ValueError("some iterate must have a weight, but all of them are 0")
@@ -62,7 +62,7 @@ class EndToEnd(Objective):
         self.loss = loss
         self.draw_steps, self.noise, self.rate_limit = tuple(draw_steps), noise, rate_limit
         self._stability: Stability | None = None
-        self.weights: Literal["harmonic", "last"] | list[float] = given  # type: ignore[assignment]
+        self.weights: Literal["harmonic", "equal", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
         self._once = Once()
@@ -71,6 +71,11 @@ class EndToEnd(Objective):
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         refuse_mismatch(model, target, self._once, self.loss)
+        if self.rate_limit is not None and _several_processes():
+            raise ValueError(
+                "rate_limit measures the batch of one process, and every process would get rates of its own: train on "
+                "one device, or leave it out"
+            )
         if self.rate_limit is not None and float(torch.rand(())) < 1 / 16:
             self._stability = limit_rates(model, x, share=self.rate_limit)
         options: dict[str, Any] = {"noise": self.noise} if self.noise else {}
@@ -98,6 +103,8 @@ class EndToEnd(Objective):
         """w_t / T for t = 1 … T."""
         if self.weights == "last":
             return [0.0] * (steps - 1) + [1.0]
+        if self.weights == "equal":
+            return [1 / steps] * steps
         if self.weights == "harmonic":
             return [1 / (steps - t + 1) / steps for t in range(1, steps + 1)]
         if len(self.weights) != steps:
@@ -128,6 +135,11 @@ class EndToEnd(Objective):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": {}}
+
+
+def _several_processes() -> bool:
+    known = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return known and torch.distributed.get_world_size() > 1
 
 
 def _change(trajectory: Trajectory) -> Tensor:

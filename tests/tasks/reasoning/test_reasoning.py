@@ -99,7 +99,7 @@ def test_options_of_recipes_do_something() -> None:
     assert str(build(Recipe("x", compiled=True)).minimizer.gradient).startswith("Compiled(")
     objective: Any = stages(Recipe("x", draw_steps=(2, 4), noise=0.5, rate_limit=0.9))[0].objective
     assert (objective.draw_steps, objective.noise, objective.rate_limit) == ((2, 4), 0.5, 0.9)
-    assert stages(Recipe("x", steps=3, every_iterate=True))[0].objective.weights == [1.0] * 3  # type: ignore[attr-defined]
+    assert stages(Recipe("x", steps=3, every_iterate=True))[0].objective.weights == "equal"  # type: ignore[attr-defined]
     assert stages(Recipe("x", seconds=3.0))[0].seconds == 3.0
 
 

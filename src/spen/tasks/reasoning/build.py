@@ -45,7 +45,7 @@ def stages(system: Recipe) -> list[Stage]:
     if system.kind == "energy":
         objective = EndToEnd(
             cell_loss,
-            weights=[1.0] * system.steps if system.every_iterate else "harmonic",
+            weights="equal" if system.every_iterate else "harmonic",
             draw_steps=system.draw_steps,
             noise=system.noise,
             rate_limit=system.rate_limit,
