@@ -236,7 +236,7 @@ def test_out_of_time_is_status_3_and_goes_on(tmp_path: Path, monkeypatch: pytest
         ("spen train srl/", {"srl/spen-best"}),
         ("spen evaluate dp", {"dp-3"}),
         ("spen evaluate dp-3 --split ", {"train", "dev", "test"}),
-        ("spen train dp-3 --data r", {"rooms", "rooms-any", "redkitchen", "redkitchen-half"}),
+        ("spen train dp-3 --data r", {"rooms", "rooms-any", "reuters", "redkitchen", "redkitchen-half"}),
         ("spen data make ", {"7scenes", "ewt", "conll2005"}),
     ],
 )
