@@ -67,6 +67,16 @@ def test_another_table_is_scored_as_a_whole(folder: Path, monkeypatch: pytest.Mo
     assert "example  F1  50.00" in answer.out  # the second row has no label, which counts as 0
 
 
+def test_a_table_of_any_scale_becomes_an_onnx_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(folder)
+    answer = spen("export", RUN, "songs.onnx")
+    assert answer.status == 0, answer.err
+    (y,) = onnxruntime.InferenceSession("songs.onnx").run(None, {"x": np.array([[190, 1, 0, 0]], np.float32)})
+    (row,) = csv.DictReader(spen("predict", RUN, "new.csv").out.splitlines()[:2])
+    assert y[0].tolist() == pytest.approx([float(row["happy probability"]), float(row["calm probability"])], abs=1e-5)
+
+
 def test_a_table_that_has_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     before = spen("evaluate", RUN, "--json").out

@@ -20,6 +20,7 @@ from spen.pretrained import complete, fitting
 from spen.storage import replacing
 from spen.tasks.multilabel.build import build_model
 from spen.tasks.multilabel.data import load, locate, read_parts, read_table, training_rows
+from spen.tasks.multilabel.features import Standardize
 from spen.tasks.multilabel.metrics import scores
 from spen.tasks.multilabel.recipes import MultilabelRecipe, find_recipe
 from spen.tasks.multilabel.tables import Schema, Table
@@ -116,8 +117,7 @@ class LabelSetPredictor(Opened):
 
     def exportable(self) -> Exportable:
         def example(seed: int) -> Tensor:
-            generator = torch.Generator().manual_seed(seed)
-            return (torch.rand((3, 5, 1)[seed % 3], self.schema.width, generator=generator) < 0.1).float()
+            return self._like_training((3, 5, 1)[seed % 3], torch.Generator().manual_seed(seed))
 
         shape = "absent, present" if self.recipe.pairs else "the probability of every label"
         return Exportable(
@@ -132,4 +132,12 @@ class LabelSetPredictor(Opened):
         if self.recipe.way.startswith("feedforward"):
             way = "name a model with an energy, bibtex-end-to-end say"
             raise ValueError(f"{self.name} has no descent to differentiate; {way}")
-        return (torch.rand(size or self.recipe.batch_size, self.schema.width) < 0.04).float()
+        return self._like_training(size or self.recipe.batch_size)
+
+    def _like_training(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
+        """Random inputs of the size that the model knows: with its means and deviations, or few words in each row."""
+        known = next((m for m in self.model.modules() if isinstance(m, Standardize)), None)
+        if known is not None:
+            noise = torch.randn(rows, self.schema.width, generator=generator)
+            return known.mean.cpu() + known.deviation.cpu() * noise
+        return (torch.rand(rows, self.schema.width, generator=generator) < 0.1).float()
