@@ -14,6 +14,7 @@ from spen.tasks.srl.formats.conll2005 import props_text, read_props
 from spen.tasks.srl.formats.conllu import conllu_text
 from spen.tasks.srl.grammar.corpus import make_corpus
 from tests.cli.world import spen
+from tests.tasks.srl.small import write_columns
 
 TINY = ["--set", "pretrain_epochs=1", "--set", "width=8", "--set", "word_dimensions=4", "--device", "cpu"]
 
@@ -40,6 +41,19 @@ def test_evaluate(folder: Path) -> None:
     assert (scores["data"], scores["sentences"]) == ("mine", 4)
     elsewhere = json.loads(spen("evaluate", "srl-grammar", "--data", "mine", "--split", "dev", "--json").out)
     assert elsewhere["f1"]["ad3"] > 80
+
+
+def test_conll2005_by_its_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPEN_DATA", str(folder / "data"))
+    place = folder / "data" / "srl" / "conll2005"
+    kinds = {"words": ("words",), "dependencies": ("lemmas", "upos", "heads", "deprels"), "props": ("props",)}
+    for number, split in enumerate(("train", "devel", "test.wsj", "test.brown")):
+        for kind, columns in {**kinds, "synt.cha": ("tags", "syntax")}.items():
+            write_columns(place / split / kind / f"{split}.{kind}.gz", make_corpus(8, seed=number), columns)
+    done = spen("train", "local", "--data", "conll2005", *TINY)
+    assert done.status == 0, done.err
+    scores = json.loads(spen("evaluate", "runs/conll2005/local/seed-0", "--json").out)
+    assert (scores["data"], scores["sentences"]) == ("conll2005", 8)
 
 
 def test_predict_export_and_open_again(folder: Path) -> None:

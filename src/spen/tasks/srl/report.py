@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from statistics import mean
@@ -62,23 +62,31 @@ def _pairs(pairs: Sequence[dict[str, Any]]) -> str:
     if not pairs:
         return '<p class="note">No two rows have predictions of the same seeds.</p>'
     about = f"F1 with AD³ on {pairs[0]['split']}, paired over {pairs[0]['seeds']} seeds; intervals by the bootstrap."
-    head = "<tr><th>systems</th><th>difference</th><th>95 % interval</th><th>p</th></tr>"
     rows = [
-        f"<tr><td>{escape(d['a'])} − {escape(d['b'])}</td><td>{d['difference']:+.2f}</td>"
-        f"<td>{d['low']:+.2f} to {d['high']:+.2f}</td><td>{d['p']:.4f}</td></tr>"
+        (
+            escape(f"{d['a']} − {d['b']}"),
+            f"{d['difference']:+.2f}",
+            f"{d['low']:+.2f} to {d['high']:+.2f}",
+            f"{d['p']:.4f}",
+        )
         for d in pairs
     ]
-    return f'<p class="note">{about}</p><table>{head}{"".join(rows)}</table>'
+    return f'<p class="note">{about}</p>' + _html(("systems", "difference", "95 % interval", "p"), rows)
+
+
+def _html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"<tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>"]
+    lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
+    return f"<table>{''.join(lines)}</table>"
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    head = "".join(f"<th>{column.replace('_', ' ')}</th>" for column in COLUMNS)
-    lines = []
-    for row in rows:
-        title = escape(find_recipe(row["row"]).about)
-        cells = "".join(f"<td>{_cell(row[column])}</td>" for column in COLUMNS)
-        lines.append(f'<tr><td title="{title}">{escape(row["row"])} + {LABELS[row["decoder"]]}</td>{cells}</tr>')
-    return f"<table><tr><th>system</th>{head}</tr>{''.join(lines)}</table>"
+    names = [
+        f'<span title="{escape(find_recipe(row["row"]).about)}">{escape(row["row"])} + {LABELS[row["decoder"]]}</span>'
+        for row in rows
+    ]
+    cells = ([name, *(_cell(row[column]) for column in COLUMNS)] for name, row in zip(names, rows, strict=True))
+    return _html(("system", *(column.replace("_", " ") for column in COLUMNS)), cells)
 
 
 def _cell(cell: dict[str, Any]) -> str:
@@ -91,12 +99,9 @@ def _cell(cell: dict[str, Any]) -> str:
 
 
 def _violations(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        f"<tr><td>{escape(row['row'])}</td><td>{row['dev']['violations']:.1f}</td></tr>"
-        for row in rows
-        if row["decoder"] == "ad3" and row["dev"]["violations"] is not None
-    ]
-    return f"<table><tr><th>system</th><th>violations</th></tr>{''.join(lines)}</table>"
+    counted = [row for row in rows if row["decoder"] == "ad3" and row["dev"]["violations"] is not None]
+    cells = ((escape(row["row"]), f"{row['dev']['violations']:.1f}") for row in counted)
+    return _html(("system", "violations"), cells)
 
 
 def _descents(results: Sequence[dict[str, Any]]) -> str:
@@ -158,8 +163,5 @@ def _times(results: Sequence[dict[str, Any]]) -> str:
         speeds = [r["sentences_per_second"] for r in mine if "sentences_per_second" in r]
         speed = f"{mean(speeds):.0f}" if speeds else "–"
         seconds = mean(r["train_seconds"] for r in mine)
-        lines.append(
-            f"<tr><td>{escape(name)}</td><td>{seconds:.0f}</td><td>{speed}</td><td>{escape(mine[0]['device'])}</td></tr>"
-        )
-    head = "<tr><th>system</th><th>training, s</th><th>prediction, sentences/s</th><th>device</th></tr>"
-    return f"<table>{head}{''.join(lines)}</table>"
+        lines.append((escape(name), f"{seconds:.0f}", speed, escape(mine[0]["device"])))
+    return _html(("system", "training, s", "prediction, sentences/s", "device"), lines)

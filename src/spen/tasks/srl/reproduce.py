@@ -30,6 +30,7 @@ from spen.tasks.srl.corpora import Prepared, Splits, open_corpus, prepare, witho
 from spen.tasks.srl.decoding import Decoder
 from spen.tasks.srl.evaluate import evaluate, follow, throughput
 from spen.tasks.srl.formats.conll2005 import write_props
+from spen.tasks.srl.formats.folder import find_splits, locate
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.recipes import ABLATIONS, SrlRecipe, find_recipe
 from spen.tasks.srl.report import write_report
@@ -65,9 +66,11 @@ class Settings:
 def from_order(order: ReproduceOrder, rows: tuple[str, ...]) -> Reproduced:
     """All rows that were asked for, the table as text, and the report."""
     genre = order.options.get("genre")
-    splits = open_corpus(order.data, size=60)[1]  # what is wrong with the data is an error now, not after hours
+    # What is wrong with the data is an error now, not after hours.
     if genre is not None:
-        without_genre(splits, genre)
+        without_genre(open_corpus(order.data, size=60)[1], genre)
+    elif (folder := locate(order.data)) is not None:
+        find_splits(folder)
     settings = Settings(
         out=order.out,
         data=order.data or "builtin",
