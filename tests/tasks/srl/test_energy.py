@@ -19,9 +19,9 @@ from spen.tasks.srl.energy import (
     SMALL,
     ArgumentCount,
     ArgumentSet,
-    Held,
     LabelCoherence,
     LabelHistogram,
+    MaskedArcs,
     Network,
     TopicalCoherence,
     overlap_constraint,
@@ -157,14 +157,14 @@ def test_values_by_loops(name: str) -> None:
 @pytest.mark.parametrize("name", TERMS)
 def test_the_contract_of_an_energy(name: str) -> None:
     y, f = scored()
-    check_energy(Held(loud(TERMS[name]())), y, f)
+    check_energy(MaskedArcs(loud(TERMS[name]())), y, f)
 
 
 @pytest.mark.parametrize("name", [n for n in TERMS if n.endswith("convex") or n in ("overlap", "repeat")])
 def test_convex_along_random_chords(name: str) -> None:
     y, f = scored()
     other = torch.softmax(torch.randn(y.shape, dtype=y.dtype), -1)
-    energy = Held(loud(TERMS[name]()))
+    energy = MaskedArcs(loud(TERMS[name]()))
     with torch.no_grad():
         ends = energy(y, f), energy(other, f)
         for t in (0.2, 0.5, 0.8):
@@ -184,9 +184,9 @@ def test_restricted_weights_are_not_negative() -> None:
     assert (gradient[..., 1:] >= 0).all()
 
 
-def whole() -> Held:
+def whole() -> MaskedArcs:
     parts = {name: loud(TERMS[name]()) for name in TERMS if not name.endswith("convex")}
-    return Held(EntropySmoothed(Sum(local=Linear(lambda f: f.scores), **parts), 1.0))
+    return MaskedArcs(EntropySmoothed(Sum(local=Linear(lambda f: f.scores), **parts), 1.0))
 
 
 @pytest.mark.parametrize("update", ["logits", "through_logits", "mirror", "projected"])
@@ -216,7 +216,7 @@ def test_invalid_arcs_have_no_gradient_and_no_say() -> None:
 def test_local_alone_stays_where_it_starts() -> None:
     """min −⟨s, y⟩ − H(y) is softmax(s), where Init is."""
     _, f = scored()
-    energy = Held(EntropySmoothed(Linear(lambda f: f.scores), 1.0))
+    energy = MaskedArcs(EntropySmoothed(Linear(lambda f: f.scores), 1.0))
     trajectory = spen.Minimizer(Simplex(), GradientDescent(5, 0.5), Exact())(energy, f, ArcInit()(f))
     assert torch.allclose(trajectory.output[f.mask], torch.softmax(f.scores, -1)[f.mask], atol=1e-12)
 

@@ -16,7 +16,7 @@ from spen.energies import Energy, EntropySmoothed, Linear, SoftNand, Sum
 from spen.gradients import Exact, Written
 from spen.objectives import EndToEnd
 from spen.tasks.srl.build import build
-from spen.tasks.srl.energy import Held, pick, repeat_constraint
+from spen.tasks.srl.energy import MaskedArcs, pick, repeat_constraint
 from spen.tasks.srl.gradient_formulas import Bound, bind, is_written
 from spen.tasks.srl.metrics import ConstrainedLoss
 from spen.tasks.srl.recipes import RECIPES, find_recipe
@@ -39,7 +39,7 @@ def test_a_term_and_its_derivatives(name: str, entropy: float) -> None:
     features = features._replace(scores=features.scores.requires_grad_(), arc=features.arc.requires_grad_())
     features = features._replace(argument=features.argument.requires_grad_())
     total = Sum(local=Linear(lambda f: f.scores), term=loud(TERMS[name]()))
-    energy = Held(EntropySmoothed(total, entropy) if entropy else total)
+    energy = MaskedArcs(EntropySmoothed(total, entropy) if entropy else total)
     y = y.requires_grad_()
     value = energy(y, features)
     (slope,) = torch.autograd.grad(value.sum(), y, create_graph=True)
@@ -98,11 +98,11 @@ class Other(Energy):
 
 def test_other_energies_take_the_ordinary_way() -> None:
     assert not is_written(Sum(a=Other()))
-    assert not is_written(Held(Sum(a=Other())))
-    assert not is_written(Held(Sum(a=SoftNand(lambda y, f: (y, y)))))
+    assert not is_written(MaskedArcs(Sum(a=Other())))
+    assert not is_written(MaskedArcs(Sum(a=SoftNand(lambda y, f: (y, y)))))
     local = Sum(local=Linear(lambda f: f.scores))
-    assert is_written(Held(EntropySmoothed(local)))
-    assert not is_written(Held(EntropySmoothed(local, learned=True)))
+    assert is_written(MaskedArcs(EntropySmoothed(local)))
+    assert not is_written(MaskedArcs(EntropySmoothed(local, learned=True)))
     with pytest.raises(TypeError, match="Other has no written gradient"):
         bind(Other(), scored()[1])
     with pytest.raises(TypeError, match="only the pairs of role labelling"):
@@ -118,7 +118,7 @@ def test_other_energies_take_the_ordinary_way() -> None:
 
 def test_an_energy_without_terms_has_no_slope() -> None:
     with pytest.raises(ValueError, match="does not depend on y"):
-        Bound(Held(Sum(nothing=_Nothing())), scored()[1])(scored()[0])
+        Bound(MaskedArcs(Sum(nothing=_Nothing())), scored()[1])(scored()[0])
 
 
 class _Nothing(nn.Module):
@@ -134,7 +134,7 @@ def _(term: _Nothing, features: object) -> object:
 
 def test_core_roles_need_not_be_neighbours() -> None:
     y, features = scored()
-    energy = Held(Sum(repeat=repeat_constraint((1, 3, 4), weight=2.0).double()))
+    energy = MaskedArcs(Sum(repeat=repeat_constraint((1, 3, 4), weight=2.0).double()))
     y = y.requires_grad_()
     (slope,) = torch.autograd.grad(energy(y, features).sum(), y)
     torch.testing.assert_close(Bound(energy, features)(y)[0], slope)

@@ -22,9 +22,9 @@ from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.energy import (
     ArgumentCount,
     ArgumentSet,
-    Held,
     LabelCoherence,
     LabelHistogram,
+    MaskedArcs,
     Network,
     TopicalCoherence,
     overlap_constraint,
@@ -100,7 +100,7 @@ def _principal(table: Tensor, dimensions: int) -> Tensor:  # (words, D) → (wor
     return kept
 
 
-def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words: int, arc: int) -> Held:
+def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words: int, arc: int) -> MaskedArcs:
     """−⟨s, y⟩ + global terms + constraints − τ H(y), blind to invalid arcs."""
     hidden, convex = recipe.hidden, recipe.convex
     available: dict[str, Callable[[], Energy]] = {
@@ -123,7 +123,7 @@ def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words:
     if recipe.nonnegative:
         for network in [module for module in total.modules() if isinstance(module, Network)]:
             network.restrict()
-    return Held(EntropySmoothed(total, recipe.entropy) if recipe.entropy else total)
+    return MaskedArcs(EntropySmoothed(total, recipe.entropy) if recipe.entropy else total)
 
 
 def stages(recipe: SrlRecipe, roles: int, core: tuple[int, ...]) -> list[Stage]:
@@ -156,10 +156,10 @@ def stages(recipe: SrlRecipe, roles: int, core: tuple[int, ...]) -> list[Stage]:
         weight_decay=recipe.weight_decay,
         keep_start=True,
     )
-    held = clamped(
+    second = clamped(
         objective, epochs=recipe.clamped_epochs, learning_rate=recipe.clamped_rate, clamp=CLAMP, keep_start=False
     )
-    return [first, replace(held, decay_to=recipe.decay), last]
+    return [first, replace(second, decay_to=recipe.decay), last]
 
 
 def sources(recipe: SrlRecipe, data: Prepared, seed: int) -> tuple[ArcSource, ArcSource]:

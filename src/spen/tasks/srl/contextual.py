@@ -74,7 +74,7 @@ class SentenceEncoder(ArcEncoder):
 
     def forward(self, x: ArcBatch, words: WordTable) -> Tensor:  # (B, n, K, width)
         shape = x.mask.shape
-        # Asked for once: how many predicates there are is the device's to say, and every question makes it wait.
+        # Once: the number of predicates is on the device, and reading it synchronises.
         real = x.predicate_mask.flatten().nonzero().squeeze(1)  # (P,) of B · n
         place = x.predicates.flatten()[real]
         states = self._encode(x, words, real // shape[1], place)  # (P, L, 2 · width)

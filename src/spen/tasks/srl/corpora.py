@@ -1,6 +1,6 @@
 """Everything a system is trained and tested on: splits as arc corpora, the feature space and the word vectors.
 
-Candidates, feature space and encodings are made once and kept in a cache folder, so that many runs can share them.
+Candidates, feature space and encodings are made once and stored in a cache folder, so that many runs can share them.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def without_genre(splits: Splits, genre: str) -> Splits:
     genres = sorted({sentence.genre for part in splits.values() for sentence in part})
     if genre not in genres:
         raise ValueError(f"no sentence is of genre {genre!r}; there are {', '.join(genres)}")
-    kept = {name: [s for s in splits[name] if s.genre != genre] for name in ("train", "dev")}
-    return {**kept, "test": [s for part in splits.values() for s in part if s.genre == genre]}
+    rest = {name: [s for s in splits[name] if s.genre != genre] for name in ("train", "dev")}
+    return {**rest, "test": [s for part in splits.values() for s in part if s.genre == genre]}
 
 
 def prepare(

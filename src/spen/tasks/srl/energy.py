@@ -1,7 +1,7 @@
 """E(y; F(x)) of the appendix: local scores, five global terms, soft constraints, entropy.
 
 Label 0 is the empty one. The mass of an arc is z = Σ_{k ≠ 0} y[k]: what it gives to real roles. A predicate's label
-histogram is w_p = Σ_a y_p[a, 1:]. Energies here read y with invalid arcs at the empty label; `Held` sees to it.
+histogram is w_p = Σ_a y_p[a, 1:]. Energies here read y with invalid arcs at the empty label; `MaskedArcs` sees to it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from spen.tasks.srl.local import Scored
 __all__ = [
     "ArgumentCount",
     "ArgumentSet",
-    "Held",
     "LabelCoherence",
     "LabelHistogram",
+    "MaskedArcs",
     "Network",
     "OverlappingPairs",
     "RepeatedPairs",
@@ -42,7 +42,7 @@ def mass(y: Tensor) -> Tensor:  # (B, n, K, A) → (B, n, K)
     return y[..., 1:].sum(-1)
 
 
-class Held(Energy):
+class MaskedArcs(Energy):
     """E(ŷ; F) with ŷ = y on valid arcs and the empty label on the others, which so have no gradient. Wraps an energy.
 
     Init starts invalid arcs at the empty label; with nothing to push them they stay.
@@ -53,11 +53,11 @@ class Held(Energy):
         self.energy = energy
 
     def forward(self, y: Tensor, features: Scored) -> Tensor:
-        return self.energy(_held(y, features), features)
+        return self.energy(_masked(y, features), features)
 
     def terms(self) -> Iterator[Term]:
         for name, function, closed in terms_of(self.energy):
-            yield name, _on_held(function), closed
+            yield name, _on_masked(function), closed
 
     def formula(self, features: Scored) -> Formula | None:
         from spen.tasks.srl.gradient_formulas import Bound, is_written  # it knows every term of this file
@@ -65,11 +65,11 @@ class Held(Energy):
         return Bound(self, features) if is_written(self) else None
 
 
-def _on_held(function: Callable[[Tensor, Scored], Tensor]) -> Callable[[Tensor, Scored], Tensor]:
-    return lambda y, features: function(_held(y, features), features)
+def _on_masked(function: Callable[[Tensor, Scored], Tensor]) -> Callable[[Tensor, Scored], Tensor]:
+    return lambda y, features: function(_masked(y, features), features)
 
 
-def _held(y: Tensor, features: Scored) -> Tensor:
+def _masked(y: Tensor, features: Scored) -> Tensor:
     empty = (torch.arange(y.shape[-1], device=y.device) == 0).to(y.dtype)
     return torch.where(features.mask[..., None], y, empty)
 
@@ -78,7 +78,7 @@ class Network(nn.Module):
     """⟨w, softplus(W u + V c + b)⟩: a two-layer network on what moves (u, a function of y) and what does not (c).
 
     ``convex=True`` is its input-convex twin: w ≥ 0, and a free linear term ⟨d, u⟩ gives back the slopes of either
-    sign that w lost. The last layer starts small: a prior that starts loud is switched off by learning. No output
+    sign that w lost. The last layer starts small: training shrinks a prior that starts large to nothing. No output
     bias: a constant has no gradient.
     """
 

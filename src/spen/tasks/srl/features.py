@@ -122,8 +122,10 @@ class _Context:
             self.lemmas[marker] if marker >= 0 else _NONE,
         ]  # fmt: skip
         # A dependent by its preposition as well as its relation: `obl:with` beside the object decides what that is.
-        told = [c for c in children if self.deprels[c] != "punct"]
-        bag = [f"{self.deprels[c]}:{self.lemmas[self.markers[c]] if self.markers[c] >= 0 else ''}" for c in told[:_BAG]]
+        named = [c for c in children if self.deprels[c] != "punct"]
+        bag = [
+            f"{self.deprels[c]}:{self.lemmas[self.markers[c]] if self.markers[c] >= 0 else ''}" for c in named[:_BAG]
+        ]
         return _Predicate(p, self.lemmas[p], self.tags[p], voice, frame, values, bag)
 
     def route(self, p: int, a: int) -> tuple[str, int]:

@@ -21,9 +21,9 @@ from spen.tasks.srl.energy import (
     SMALL,
     ArgumentCount,
     ArgumentSet,
-    Held,
     LabelCoherence,
     LabelHistogram,
+    MaskedArcs,
     Network,
     OverlappingPairs,
     RepeatedPairs,
@@ -58,13 +58,13 @@ Term = Callable[[Point], Slope]
 
 def is_written(energy: nn.Module) -> bool:
     """Has every term of the energy a formula here?"""
-    if not isinstance(energy, Held):
+    if not isinstance(energy, MaskedArcs):
         return False
     inner, temperature = _smoothing(energy)
     return temperature is not None and isinstance(inner, Sum) and all(_known(part) for part in inner.parts.values())
 
 
-def _smoothing(energy: Held) -> tuple[nn.Module, float | None]:
+def _smoothing(energy: MaskedArcs) -> tuple[nn.Module, float | None]:
     """The energy without its entropy, and τ; None where τ is learned."""
     inner = energy.energy
     if not isinstance(inner, EntropySmoothed):
@@ -75,10 +75,10 @@ def _smoothing(energy: Held) -> tuple[nn.Module, float | None]:
 
 
 class Bound:
-    """(∇E, E) of a `Held` energy for the features of one batch."""
+    """(∇E, E) of a `MaskedArcs` energy for the features of one batch."""
 
     def __init__(self, energy: nn.Module, features: Scored) -> None:
-        assert isinstance(energy, Held)
+        assert isinstance(energy, MaskedArcs)
         inner, temperature = _smoothing(energy)
         assert isinstance(inner, Sum)
         self.temperature = temperature or 0.0
@@ -90,9 +90,9 @@ class Bound:
         self.terms = [bind(part, features) for part in inner.parts.values() if not isinstance(part, Linear)]
 
     def __call__(self, y: Tensor) -> tuple[Tensor, Tensor]:  # (B, n, K, A) → (B, n, K, A), (B,)
-        held = torch.where(self.valid, y, self.empty)
-        roles = held[..., 1:]
-        point = Point(held, roles, roles.sum(-1), roles.sum(2))
+        masked = torch.where(self.valid, y, self.empty)
+        roles = masked[..., 1:]
+        point = Point(masked, roles, roles.sum(-1), roles.sum(2))
         slopes = [term(point) for term in self.terms]
         by_mass = _total([s.mass for s in slopes])
         by_histogram = _total([s.histogram for s in slopes])
@@ -103,7 +103,7 @@ class Bound:
                 None if by_histogram is None else by_histogram[:, :, None],
             ]
         )
-        gradient, value = self._local(held)
+        gradient, value = self._local(masked)
         if by_roles is not None:
             moved = torch.nn.functional.pad(by_roles.expand_as(roles), (1, 0))
             gradient = moved if gradient is None else gradient + moved

@@ -17,7 +17,7 @@ from spen.tasks.srl.features import WORD_SLOTS
 
 __all__ = ["ArcEncoder", "ArcInit", "ArcScorer", "Scored", "WordTable", "span_means"]
 
-HELD = 30.0
+EMPTY_LOGIT = 30.0
 """The logit of the empty label on invalid arcs: softmax puts all but 1e-12 there."""
 
 
@@ -152,6 +152,6 @@ class ArcInit(nn.Module):
     """l_0 = g: the descent starts at the local answer, and invalid arcs at the empty label."""
 
     def forward(self, features: Scored) -> Tensor:  # (B, n, K, A)
-        held = torch.zeros_like(features.scores)
-        held[..., 0] = HELD
-        return torch.where(features.mask[..., None], features.scores, held)
+        empty = torch.zeros_like(features.scores)
+        empty[..., 0] = EMPTY_LOGIT
+        return torch.where(features.mask[..., None], features.scores, empty)

@@ -81,7 +81,7 @@ def read(conllu: str) -> Sentence:
 
 
 def follow(labeller: Labeller, sentence: Sentence) -> Followed:
-    """Descend on one sentence and keep the way; a system without a descent has y_0 alone."""
+    """All iterates of the descent on one sentence; a system without a descent has y_0 alone."""
     corpus, x, target = batch(labeller, sentence)
     energies: list[float] = []
     with torch.no_grad():
