@@ -189,7 +189,7 @@ def train(arguments: argparse.Namespace, text: Tensor, vocabulary: int, steps: i
         progress=False,
         seconds=arguments.seconds,
     )
-    return None if run is None else model
+    return model if run.complete else None
 
 
 def main() -> None:

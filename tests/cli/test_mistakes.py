@@ -63,7 +63,6 @@ def expect(line: str, *arguments: str) -> None:
         ("train bibtex-end-to-end --set hidden=many", "hidden is whole numbers with x between them, not 'many'"),
         ("train bibtex-end-to-end --set context=maybe", "context is true or false, not 'maybe'"),
         ("train bibtex-end-to-end --set domain=ball", "domain is one of box, simplex, not 'ball'"),
-        ("train local --devices 2", "recipes of srl train on one device, not on 2"),
         ("train dp-3 --device cuda", "there is no cuda here that torch can use; leave the option away"),
         ("evaluate nowhere", "'nowhere' is neither a run folder nor a model of the package (dp-3"),
         ("evaluate .", ". holds no model that can be opened: it has neither run.json nor config.json"),

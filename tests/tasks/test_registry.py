@@ -109,7 +109,6 @@ def test_mistakes_with_a_task_from_outside(segmentation: Task) -> None:
         ("train shapes --set width=wide", "width is a whole number, not 'wide'"),
         ("train shapes --set about=x", "recipe shapes has no option 'about'; it has width, steps, rate, epochs"),
         ("train shapes --data rooms", "there is no data set 'rooms' of segmentation; there are blobs"),
-        ("train shapes --devices 2", "recipes of segmentation train on one device, not on 2"),
     ):
         answer = run(*command.split())
         assert (answer.status, line in answer.err) == (2, True), answer.err

@@ -120,6 +120,8 @@ def test_a_fingerprint_that_cannot_be_read(tmp_path: Path) -> None:
 NO_PART: dict[str, Any] = {
     "out": None,
     "accelerator": "auto",
+    "devices": 2,
+    "nodes": 2,
     "progress": True,
     "vitals_every": 0,
     "seconds": 1.0,
@@ -136,7 +138,8 @@ OF_FIT: dict[str, tuple[Callable[[], Any], str]] = {
     "metric": (lambda: toy.MSE(squared=False), "metric options.squared: True there, False now"),
     "seed": (lambda: 1, "seed: 0 there, 1 now"),
     "recipe": (lambda: {"width": 2}, "recipe.width: nothing there, 2 now"),
-    "devices": (lambda: 2, "devices: 1 there, 2 now"),
+    "precision": (lambda: "bf16-mixed", "precision: nothing there, bf16-mixed now"),
+    "higher_is_better": (lambda: True, "higher_is_better: nothing there, True now"),
 }
 
 OF_STAGE: dict[str, Any] = {

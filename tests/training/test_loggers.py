@@ -64,7 +64,7 @@ def test_every_epoch_is_logged_and_steps_go_on_over_stages(tmp_path: Path) -> No
 def test_an_interrupted_run_goes_on_with_its_steps(tmp_path: Path) -> None:
     kept = Kept()
     pieces = 1
-    while (run := train(tmp_path, logger=kept, seconds=0.0)) is None:
+    while not (run := train(tmp_path, logger=kept, seconds=0.0)).complete:
         pieces += 1
     assert pieces > 1
     assert kept.told == expected(run)

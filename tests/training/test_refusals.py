@@ -24,7 +24,7 @@ def test_a_metric_must_say_which_way_is_better(tmp_path: Path) -> None:
 
     source, dev = toy.build_data()
     stages = [joint(EndToEnd(squared_error), epochs=1)]
-    with pytest.raises(ValueError, match="Undecided does not say whether higher is better: set higher_is_better = "):
+    with pytest.raises(ValueError, match="Undecided does not say whether higher is better: give fit higher"):
         fit(toy.build_model(), stages, source, dev, Undecided(), out=tmp_path / "run", accelerator="cpu")
     assert not (tmp_path / "run").exists()
 

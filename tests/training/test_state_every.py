@@ -27,7 +27,7 @@ def test_a_state_that_is_written_seldom_changes_nothing(tmp_path: Path) -> None:
 def test_when_time_is_up_the_state_is_written_all_the_same(tmp_path: Path) -> None:
     whole = train(tmp_path / "whole", state_every=0.0)
     calls = 0
-    while (run := train(tmp_path / "pieces", state_every=1e9, seconds=0.0)) is None:
+    while not (run := train(tmp_path / "pieces", state_every=1e9, seconds=0.0)).complete:
         calls += 1
         assert calls < 9
     assert calls >= 3

@@ -135,7 +135,7 @@ def test_the_mean_survives_a_stop(tmp_path: Path) -> None:
     whole = _fit(tmp_path / "whole", stage)
     assert whole is not None
     stops = 0
-    while (run := _fit(tmp_path / "parts", stage, seconds=0.0)) is None:
+    while not (run := _fit(tmp_path / "parts", stage, seconds=0.0)).complete:
         stops += 1
     assert stops == 3
     for number_weights in (whole.best(0), whole.weights_path):

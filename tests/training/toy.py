@@ -67,7 +67,7 @@ def build_stages(epochs: int) -> list[Stage]:
     ]
 
 
-def train(out: Path, *, epochs: int = 6, seconds: float | None = None, seed: int = 0) -> Run | None:
+def train(out: Path, *, epochs: int = 6, seconds: float | None = None, seed: int = 0) -> Run:
     source, dev = build_data()
     model = build_model(seed)
     return fit(

@@ -78,9 +78,12 @@ def counted(things: Iterable[T], total: int, text: str) -> Iterator[T]:
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Ctrl-C within leaves a folder that the same command goes on with, and says so."""
+    """Ctrl-C or a SIGTERM within leaves a folder that the same command goes on with, and says so."""
+    command = shlex.join(["spen", *sys.argv[1:]])
     try:
         yield
+    except SystemExit:  # of a SIGTERM, with the status that says so
+        typer.echo(f"terminated; {folder} keeps what is done: `{command}` goes on from there", err=True)
+        raise
     except KeyboardInterrupt:
-        command = shlex.join(["spen", *sys.argv[1:]])
         raise Interrupted(f"interrupted; {folder} keeps what is done: `{command}` goes on from there") from None

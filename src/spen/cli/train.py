@@ -35,7 +35,8 @@ def train(
     ] = "",
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/DATA/RECIPE/seed-N if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of weights, batches and random draws; not of the data.")] = 0,
-    devices: Annotated[int, typer.Option(min=1, help="How many; more than one train with DDP.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="How many on each machine; more than one train with DDP.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="How many machines; run the command on each, by Slurm say.")] = 1,
     device: OnDevice = "auto",
     seconds: Seconds = None,
     settings: Settings = None,
@@ -48,19 +49,21 @@ def train(
     task, name = find_recipe(recipe, data)
     changes = parse_settings(settings or [])
     check_options("train", task, options or {})
-    if devices > 1 and not task.several_devices:
-        raise ValueError(f"recipes of {task.name} train on one device, not on {devices}")
     where = data or task.default_data(name)
     task.check(name, where, changes)
     folder = out or Path("runs") / Path(where).stem / name.replace(":", ",") / f"seed-{seed}"
     with working("loading"):  # torch comes after the user's mistakes
         from spen.tasks.options import resolve_device
+        from spen.training.processes import is_main_process
 
         resolve_device(device)
     with resumable(folder):
-        order = TrainOrder(name, where, folder, seed, devices, device, seconds, changes, options or {})
-        result = task.train(order)
-    if as_json:
+        result = task.train(
+            TrainOrder(name, where, folder, seed, devices, device, nodes, seconds, changes, options or {})
+        )
+    if not is_main_process():
+        pass  # the first process answers for all
+    elif as_json:
         answer({"run": folder, "finished": result is not None, **(vars(result) if result else {})})
     elif result is None:
         typer.echo(f"time is up; the same command goes on with {folder}")

@@ -139,9 +139,10 @@ class SimpleTask(Task):
             recipe={"task": self.name, "name": order.recipe, "data": order.data, **options},
             accelerator=accelerator_of(order.device),
             devices=order.devices,
+            nodes=order.nodes,
             seconds=order.seconds,
         )
-        if run is None:
+        if not run.complete:
             return None
         best = max if self.metric().higher_is_better else min
         return Trained(self.measure, best((e["dev"] for e in run.metrics() if "dev" in e), default=None))

@@ -112,6 +112,7 @@ class TrainOrder:
     seed: int = 0
     devices: int = 1
     device: str = "auto"
+    nodes: int = 1
     seconds: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # those that the task declares for train
@@ -206,7 +207,6 @@ class Task(ABC):
     """What ``Listed.published`` is, as a heading of ``spen list``."""
     table: str | None = None
     """The name under which ``spen reproduce`` knows all rows of the task."""
-    several_devices: bool = False
     reads_stdin: bool = False
     """Whether ``predict`` takes ``-`` for the standard input."""
     options: Mapping[str, tuple[Option, ...]] = {}

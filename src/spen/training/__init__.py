@@ -5,6 +5,7 @@ from spen.training.denormals import flushed_denormals
 from spen.training.fit import fit
 from spen.training.health import DeadEnergyWarning, NonFinite
 from spen.training.inert import InertEnergyWarning
+from spen.training.processes import Terminated
 from spen.training.run import Run
 from spen.training.sources import Source, TensorSource
 from spen.training.stages import Stage, clamped, joint, pretrain
@@ -17,6 +18,7 @@ __all__ = [
     "Source",
     "Stage",
     "TensorSource",
+    "Terminated",
     "clamped",
     "fit",
     "flushed_denormals",

@@ -15,6 +15,7 @@ from spen.model import SPEN
 from spen.training.checkpoints import load_weights, save_weights
 from spen.training.health import NO_LOSS
 from spen.training.module import StageModule
+from spen.training.processes import Terminated, Termination
 from spen.training.run import Run, say
 from spen.training.stages import Stage
 
@@ -23,7 +24,16 @@ class EpochEnd(pl.Callback):
     """After each epoch: record the scores, save the best weights, write the state, and decide whether to go on."""
 
     def __init__(
-        self, run: Run, stage: Stage, number: int, *, higher: bool, deadline: float, every: float, lines: bool
+        self,
+        run: Run,
+        stage: Stage,
+        number: int,
+        *,
+        higher: bool,
+        deadline: float,
+        every: float,
+        lines: bool,
+        termination: Termination,
     ) -> None:
         self.run, self.stage, self.number, self.higher, self.deadline = run, stage, number, higher, deadline
         self.every, self.lines, self._written = every, lines, time.monotonic()
@@ -33,7 +43,9 @@ class EpochEnd(pl.Callback):
         self.start: float | None = None
         self.before: dict[str, Any] = {}  # the stage before and its score
         self.seconds = 0.0
-        self.out_of_time = False
+        self.out_of_time = self.terminated = False
+        self._termination = termination
+        self._noted = -1  # the last epoch whose state is in the folder
         self._began = time.monotonic()
 
     def state_dict(self) -> dict[str, Any]:
@@ -61,11 +73,18 @@ class EpochEnd(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, StageModule)
+        self._termination.watch()
+        self._noted = trainer.current_epoch - 1
         if self._finished(trainer.current_epoch - 1, pl_module):
             trainer.should_stop = True  # killed between the last state and the mark that the stage is done
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._began = time.monotonic()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        # Processes must stop at the same batch, and only the end of an epoch is known to all of them.
+        if self._termination.asked and trainer.world_size == 1 and self._noted == trainer.current_epoch - 1:
+            raise Terminated
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert isinstance(pl_module, StageModule)
@@ -87,15 +106,19 @@ class EpochEnd(pl.Callback):
         now = time.monotonic()
         # Each process has a clock of its own; that of the first decides for all.
         late, due = trainer.strategy.broadcast((now > self.deadline, now - self._written >= self.every))
-        if ends:
+        ended = trainer.strategy.reduce(
+            torch.tensor(float(self._termination.asked), device=pl_module.device), reduce_op="sum"
+        )
+        self.terminated = bool(ended) and not ends and epoch + 1 < self.stage.epochs
+        if ends or self.terminated:
             trainer.should_stop = True
         elif late and epoch + 1 < self.stage.epochs:
             self.out_of_time = trainer.should_stop = True
-        if self.out_of_time or due:
+        if self.out_of_time or self.terminated or due:
             # The state names the best epoch, so that epoch's weights are there before it.
             self._write_best()
             trainer.save_checkpoint(self.run.state(self.number))
-            self._written = time.monotonic()
+            self._written, self._noted = time.monotonic(), epoch
 
     def _record(self, epoch: int, score: float, seconds: float, module: StageModule, *, last: bool) -> dict[str, Any]:
         losses = torch.stack(module.losses)

@@ -15,7 +15,14 @@ from spen.training.stages import Stage
 
 
 def fingerprint(
-    model: SPEN, stages: Sequence[Stage], train: Source, dev: Source, metric: Metric, devices: int
+    model: SPEN,
+    stages: Sequence[Stage],
+    train: Source,
+    dev: Source,
+    metric: Metric,
+    devices: int,
+    precision: str = "32-true",
+    higher_is_better: bool | None = None,
 ) -> dict[str, Any]:
     """Stages, objectives, model, data and metric as JSON, by name. The seed and the recipe are in run.json.
 
@@ -32,6 +39,8 @@ def fingerprint(
         "metric": described(type(metric)),
         "metric options": options(metric),
         "devices": devices,
+        **({} if precision == "32-true" else {"precision": precision}),
+        **({} if higher_is_better is None else {"higher_is_better": higher_is_better}),
     }
 
 

@@ -7,6 +7,8 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,6 +21,11 @@ from spen.storage import write_json
 from spen.training.checkpoints import load_weights, save_weights
 from spen.training.describing import in_words
 
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 @dataclass(frozen=True)
 class Run:
@@ -30,6 +37,25 @@ class Run:
     @property
     def weights_path(self) -> Path:
         return self.folder / "model.safetensors"
+
+    @property
+    def complete(self) -> bool:
+        """Whether the run has come to its end: it has a result. If not, ``fit`` goes on with it."""
+        return self.weights_path.exists()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training in the folder; the lock of a process that was killed is gone with it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self._lock, "a") as file:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    raise ValueError(
+                        f"another process trains in {self.folder}: wait until it has ended, or give another folder"
+                    ) from None
+            yield
 
     @classmethod
     def begin(cls, folder: Path | str, recipe: dict[str, Any], seed: int) -> Run:
@@ -77,12 +103,14 @@ class Run:
                 write_json(self._fingerprint, {"start": start, **asked}, indent=2)
             return
         known = _read(self._fingerprint)
-        first = known.pop("start", None)
+        first, then, now = known.pop("start", None), known.pop("devices", 1), asked.pop("devices", 1)
         if other := in_words(known, asked):
             raise ValueError(
                 f"{self.folder} holds another run ({other}); give another folder, or delete it to start anew. If the "
                 "difference does not matter, delete its fingerprint.json to go on with it"
             )
+        if then != now:
+            say(f"the run began with {then} processes and goes on with {now}: an update sees other examples")
         if first != start:
             say(f"the weights of the model are not those that {self.folder} began with; those of the run replace them")
 
@@ -147,11 +175,15 @@ class Run:
 
     def _is_empty(self) -> bool:
         """Nothing but what was asked for is in the folder."""
-        return {p for p in self.folder.rglob("*") if p.is_file()} <= {self._file, self._fingerprint}
+        return {p for p in self.folder.rglob("*") if p.is_file()} <= {self._file, self._fingerprint, self._lock}
 
     @property
     def _file(self) -> Path:
         return self.folder / "run.json"
+
+    @property
+    def _lock(self) -> Path:
+        return self.folder / "lock"
 
     @property
     def _fingerprint(self) -> Path:

@@ -7,13 +7,13 @@ from fnmatch import fnmatch
 
 from torch import nn
 
-from spen.objectives import Feedforward
+from spen.objectives import EndToEnd, Feedforward
 from spen.protocols import Loss, Objective
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One part of training: an objective, and the parameters it may move.
+    """One part of training: an objective, and the parameters it may move. A loss alone means ``EndToEnd(loss)``.
 
     ``clamp`` holds patterns of parameter names that stay fixed ("features.*", "energy.parts.local.*").
     ``patience`` ends the stage after that many epochs without improvement on the development set (None: never);
@@ -46,6 +46,8 @@ class Stage:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.objective, Objective):  # a loss alone
+            object.__setattr__(self, "objective", EndToEnd(self.objective))
         if self.epochs < 1 or not self.learning_rate > 0:
             raise ValueError(
                 f"stage {self.name!r} needs at least one epoch and a positive learning rate, "
@@ -85,7 +87,7 @@ def pretrain(loss: Loss, *, epochs: int, learning_rate: float = 1e-3, patience: 
 
 
 def clamped(
-    objective: Objective,
+    objective: Objective | Loss,
     *,
     epochs: int,
     clamp: tuple[str, ...] = ("features.*", "init.*"),
@@ -102,7 +104,7 @@ def clamped(
 
 
 def joint(
-    objective: Objective,
+    objective: Objective | Loss,
     *,
     epochs: int,
     learning_rate: float = 1e-3,
@@ -118,7 +120,7 @@ def joint(
     """Train everything."""
     return Stage(
         name="joint",
-        objective=objective,
+        objective=objective,  # type: ignore[arg-type]  # a loss becomes an objective
         epochs=epochs,
         learning_rate=learning_rate,
         clip=clip,

@@ -51,7 +51,6 @@ class Denoising(Task):
     name = "denoising"
     unit = "the paper's PSNR"
     table = "table1"
-    several_devices = True
     reads_stdin = True
     tab = "spen.tasks.denoising.tab:DenoisingTab"
     options = {
@@ -126,6 +125,7 @@ class Denoising(Task):
             seed=order.seed,
             accelerator=accelerator_of(order.device),
             devices=order.devices,
+            nodes=order.nodes,
             seconds=order.seconds,
         )
         if run is None:

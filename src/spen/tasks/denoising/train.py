@@ -29,6 +29,7 @@ from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System
 from spen.tasks.denoising.sources import CropSource, FrameSource
 from spen.tasks.task import Progress
 from spen.training import Run, Stage, fit, joint
+from spen.training.processes import sizes
 
 
 def open_splits(regime: Regime, *, quick: bool = False, cache: Path | str | None = None) -> Splits:
@@ -59,6 +60,7 @@ def train(
     quick: bool = False,
     accelerator: str = "auto",
     devices: int = 1,
+    nodes: int = 1,
     progress: bool | None = None,
     seconds: float | None = None,
     cache: Path | str | None = None,
@@ -73,7 +75,7 @@ def train(
     torch.manual_seed(seed)
     model, objective = build(recipe, regime)
     schedule = recipe.schedule
-    on_gpu = accelerator != "cpu" and devices == 1 and torch.cuda.is_available()
+    on_gpu = accelerator != "cpu" and sizes(devices, nodes) == (1, 1) and torch.cuda.is_available()
     kind = kind_of(recipe, regime)
     crops = Crops(
         _large_enough(splits.train, schedule.crop),
@@ -86,7 +88,7 @@ def train(
     )
     wrong = 0.5 * getattr(recipe.method, "floor", 0.0)
     source = CropSource(crops, schedule.batch_size, schedule.epoch_batches, wrong, schedule.every_pixel)
-    return fit(
+    run = fit(
         model,
         stages_of(recipe, objective),
         source,
@@ -97,9 +99,11 @@ def train(
         recipe=description,
         accelerator=accelerator,
         devices=devices,
+        nodes=nodes,
         progress=progress,
         seconds=seconds,
     )
+    return run if run.complete else None
 
 
 def _fresh_noise(recipe: Recipe, regime: Regime) -> Noise | None:

@@ -23,7 +23,7 @@ from spen.tasks.multilabel.metrics import Scores, TunedExampleF1
 from spen.tasks.multilabel.objectives import WAYS
 from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
 from spen.tasks.multilabel.train import evaluate, fresh_model, sources
-from spen.training import Run, fit, load_weights
+from spen.training import fit, load_weights
 
 
 @dataclass(frozen=True)
@@ -222,8 +222,7 @@ def _attempt(
         run = fit(model, stages, train, dev, TunedExampleF1(), **options, out=folder, seconds=seconds)
     except (RuntimeError, ValueError) as error:
         return Attempt(way, seed, problem=str(error).splitlines()[0])
-    if run is None:  # out of time: the best epoch so far is the answer
-        run = Run.open(folder)
+    if not run.complete:  # out of time: the best epoch so far is the answer
         model.load_state_dict(load_weights(run.best(0)))
         model.requires_grad_(True)
     result = evaluate(own, model, splits, seed=seed, seconds=time.monotonic() - began)

@@ -90,8 +90,15 @@ class LabelSetsTask(Task):
         data = str(locate(order.data)) if order.data not in self.datasets else order.data  # from any folder
         recipe = find_recipe(order.recipe).with_options(**order.settings)
         recipe = recipe.with_changes(data=data, targets=parse_targets(order.options.get("targets", "")))
-        accelerator = accelerator_of(order.device)
-        done = train(recipe, order.out, seed=order.seed, accelerator=accelerator, seconds=order.seconds)
+        done = train(
+            recipe,
+            order.out,
+            seed=order.seed,
+            accelerator=accelerator_of(order.device),
+            devices=order.devices,
+            nodes=order.nodes,
+            seconds=order.seconds,
+        )
         return None if done is None else Trained("example F1", done[1].dev.example)
 
     def open(self, saved: SavedModel, device: str = "cpu") -> Opened:

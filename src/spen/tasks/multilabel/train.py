@@ -20,6 +20,7 @@ from spen.tasks.multilabel.features import Standardize
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1, scores, tune_threshold
 from spen.tasks.multilabel.recipes import MultilabelRecipe
 from spen.training import TensorSource, fit
+from spen.training.processes import is_main_process
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ def train(
     seed: int = 0,
     progress: bool | None = None,
     accelerator: str = "cpu",
+    devices: int = 1,
+    nodes: int = 1,
     seconds: float | None = None,
 ) -> tuple[SPEN, Result] | None:
     """Train into the run folder ``out``, with a ``result.json``. The test part is looked at once, at the end.
@@ -63,17 +66,20 @@ def train(
         seed=seed,
         recipe=recipe.describe(),
         accelerator=accelerator,
+        devices=devices,
+        nodes=nodes,
         progress=progress,
         vitals_every=0,
         seconds=seconds,
     )
-    if run is None:
+    if not run.complete:
         return None
     result = evaluate(recipe, model, splits, seed=seed, seconds=time.monotonic() - began)
-    write_json(Path(out) / "result.json", _plain(result), indent=2)
     settings = {**model.origin.plain(), "threshold": result.threshold} if model.origin else {}
     model.origin = Origin("multilabel", settings)
-    write_config(Path(out), model.origin)
+    if is_main_process():
+        write_json(Path(out) / "result.json", _plain(result), indent=2)
+        write_config(Path(out), model.origin)
     return model, result
 
 

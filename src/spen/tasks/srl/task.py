@@ -115,12 +115,23 @@ class RoleLabelling(Task):
         from spen.tasks.srl.corpora import open_corpus, prepare
         from spen.tasks.srl.train import train
         from spen.training import Run
+        from spen.training.processes import sizes
 
         recipe, device = _recipe(order.recipe, order.settings), resolve_device(order.device)
         name, splits, vectors = open_corpus(order.data)
-        data = prepare(splits, name=name, templates=recipe.templates, vectors=vectors, device=device)
-        accelerator = accelerator_of(device)
-        model = train(recipe, data, order.out, seed=order.seed, accelerator=accelerator, seconds=order.seconds)
+        # Of several devices none holds the data: Lightning brings each its batches.
+        place = device if sizes(order.devices, order.nodes) == (1, 1) else "cpu"
+        data = prepare(splits, name=name, templates=recipe.templates, vectors=vectors, device=place)
+        model = train(
+            recipe,
+            data,
+            order.out,
+            seed=order.seed,
+            accelerator=accelerator_of(device),
+            devices=order.devices,
+            nodes=order.nodes,
+            seconds=order.seconds,
+        )
         if model is None:
             return None
         return Trained("F1", max((e["dev"] for e in Run.open(order.out).metrics() if "dev" in e), default=None))

@@ -11,6 +11,7 @@ from spen.tasks.srl.build import build, dev_metric, sources, stages
 from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.training import Run, fit, save_weights
+from spen.training.processes import is_main_process
 
 __all__ = ["train"]
 
@@ -23,6 +24,8 @@ def train(
     seed: int = 0,
     base: Path | str | None = None,
     accelerator: str = "cpu",
+    devices: int = 1,
+    nodes: int = 1,
     seconds: float | None = None,
     progress: bool | None = None,
 ) -> spen.SPEN | None:
@@ -33,9 +36,9 @@ def train(
     """
     model = build(recipe, data, seed=seed)
     plan = stages(recipe, len(data.roles), data.core)
-    run = Run.begin(out, {"task": "srl", "data": data.name, **recipe.describe()}, seed)
-    if base is not None and len(plan) > 1:
-        _adopt(run, model, Run.open(base).load())
+    described = {"task": "srl", "data": data.name, **recipe.describe()}
+    if base is not None and len(plan) > 1 and is_main_process():
+        _adopt(Run.begin(out, described, seed), model, Run.open(base).load())
     train_source, dev_source = sources(recipe, data, seed)
     done = fit(
         model,
@@ -45,8 +48,10 @@ def train(
         dev_metric(data, dev_source),
         out=out,
         seed=seed,
-        recipe={"task": "srl", "data": data.name, **recipe.describe()},
+        recipe=described,
         accelerator=accelerator,
+        devices=devices,
+        nodes=nodes,
         progress=progress,
         # A batch without overlapping candidates has no slope in the overlap term; that is no dead term.
         vitals_every=0,
@@ -54,7 +59,7 @@ def train(
         # A run's state is hundreds of megabytes, an epoch on a GPU takes a second.
         state_every=60.0,
     )
-    return None if done is None else model.to(data.device)
+    return model.to(data.device) if done.complete else None
 
 
 def _adopt(run: Run, model: spen.SPEN, weights: dict[str, Tensor]) -> None:

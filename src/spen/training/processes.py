@@ -1,0 +1,86 @@
+"""The processes of a run: how many, which one this is, and what a SIGTERM does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+
+RESUMABLE = 3
+"""The exit status of a run that the same command goes on with."""
+
+
+class Terminated(SystemExit):
+    """A SIGTERM has ended the run: its state is written, and the same call goes on from there. Exit status 3."""
+
+    def __init__(self) -> None:
+        super().__init__(RESUMABLE)
+
+
+def is_main_process() -> bool:
+    """Whether this process writes the folder of the run, also before the processes know each other."""
+    return not getattr(rank_zero_only, "rank", 0)
+
+
+def sizes(devices: int, nodes: int) -> tuple[int, int]:
+    """(devices of a node, nodes): those of torchrun, if it has started this process, else as asked for."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return devices, nodes
+    local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    if devices not in (1, local) or nodes not in (1, world // local):
+        raise ValueError(
+            f"torchrun has started {local} processes on each of {world // local} nodes, not {devices} on each of "
+            f"{nodes}: leave devices and nodes away"
+        )
+    return local, world // local
+
+
+def join_again(accelerator: str) -> None:
+    """Join the others after a restart by torchrun on one machine, with keys of this attempt.
+
+    torchrun's store keeps the addresses of the processes that are gone, and who comes first would connect to these.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    if attempt == "0" or not alone or dist.is_initialized():
+        return
+    store, rank, world = next(dist.rendezvous("env://"))
+    gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
+    keys = dist.PrefixStore(f"attempt {attempt}", store)
+    dist.init_process_group("nccl" if gpu else "gloo", store=keys, rank=rank, world_size=world)
+
+
+class Termination:
+    """Whether a SIGTERM has come, which a scheduler sends before it ends a job."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Take note of a SIGTERM within; afterwards it does what it did before."""
+        before = signal.getsignal(signal.SIGTERM)
+        self.watch()
+        try:
+            yield
+        finally:
+            if _handles_signals():
+                signal.signal(signal.SIGTERM, before)
+
+    def watch(self) -> None:
+        """Take note from here on. Lightning's own handler broadcasts, which a handler cannot do safely."""
+        if _handles_signals():
+            signal.signal(signal.SIGTERM, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        self.asked = True
+
+
+def _handles_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()

@@ -1,0 +1,165 @@
+"""What ``fit`` takes: DataLoaders, pairs of tensors, functions as metrics, losses as objectives, a precision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
+
+import spen
+from spen.objectives import EndToEnd, squared_error
+from spen.training import Run, Stage, TensorSource, clamped, fit, joint
+from spen.training.inputs import LoaderSource, MeanOf, as_source
+from tests.training import toy
+
+
+class Noisy(Dataset[Any]):
+    """Augmentation: noise that the worker draws."""
+
+    def __init__(self, source: TensorSource) -> None:
+        self.x, self.target = source.x, source.target
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index] + 0.01 * torch.randn(6), self.target[index]
+
+
+def train(out: Path, data: Any, dev: Any = None, metric: Any = None, **options: Any) -> Run:
+    metric = toy.MSE() if metric is None else metric
+    dev = toy.build_data()[1] if dev is None else dev
+    stage = joint(squared_error, epochs=2, learning_rate=0.01)
+    plain = {"accelerator": "cpu", "progress": False, **options}
+    return fit(toy.build_model(), [stage], data, dev, metric, out=out, **plain)
+
+
+def loader(workers: int = 0, **options: Any) -> DataLoader[Any]:
+    return DataLoader(Noisy(toy.build_data()[0]), batch_size=8, shuffle=True, num_workers=workers, **options)
+
+
+def same(one: Run, other: Run) -> bool:
+    return all(torch.equal(value, other.load()[name]) for name, value in one.load().items())
+
+
+def test_a_data_loader_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", loader(1))
+    first = train(tmp_path / "parts", loader(1), seconds=0.0)
+    assert not first.complete
+    torch.manual_seed(99)  # as another process would have drawn
+    assert same(train(tmp_path / "parts", loader(1)), whole)
+    assert not same(train(tmp_path / "other", loader(1), seed=1), whole)
+
+
+def test_the_batches_of_a_loader_are_shared_out() -> None:
+    data = TensorDataset(torch.arange(10.0), torch.arange(10.0))
+    source = LoaderSource(DataLoader(data, batch_size=2), 0)
+    shares = [[batch[0].tolist() for batch in source.batches(0, rank, 2)] for rank in range(2)]
+    assert shares == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [6, 7]]]
+    assert (source.count(2), source.own(0, 2), source.own(1, 2)) == (3, 3, 2)
+    few = LoaderSource(DataLoader(data, batch_size=10), 0)
+    assert [len(batch[0]) for batch in few.batches(0, 1, 2)] == [10], "an empty share takes part in the step"
+    own = DataLoader(data, batch_size=5, sampler=DistributedSampler(data, 2, 1, shuffle=False))
+    assert [batch[0].tolist() for batch in LoaderSource(own, 0).batches(0, 1, 2)] == [[1, 3, 5, 7, 9]]
+
+
+def test_a_loader_changes_its_order_with_the_epoch_and_the_seed() -> None:
+    source = LoaderSource(loader(), 0)
+    orders = [
+        [x.sum().item() for x, _ in of.batches(epoch)] for of in (source, LoaderSource(loader(), 1)) for epoch in (0, 1)
+    ]
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_a_pair_of_tensors(tmp_path: Path) -> None:
+    source, dev = toy.build_data()
+    found = train(tmp_path / "pair", (source.x, source.target), (dev.x, dev.target))
+    expected = train(tmp_path / "source", TensorSource(source.x, source.target, 32, seed=0))
+    assert same(found, expected)
+
+
+def test_what_is_no_data_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"data must be a TensorSource, a DataLoader, a pair of tensors .*, not Tensor"):
+        as_source(torch.zeros(3), 0, shuffle=True)
+    with pytest.raises(ValueError, match=r"a DataLoader for fit must give pairs \(x, target\), not 1 things"):
+        next(LoaderSource(DataLoader(TensorDataset(torch.zeros(3))), 0).batches(0))
+
+    class Endless(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter([])
+
+    with pytest.raises(TypeError, match="a DataLoader of an IterableDataset has no length"):
+        LoaderSource(DataLoader(Endless()), 0)
+
+
+def test_a_function_as_the_metric(tmp_path: Path) -> None:
+    source, _ = toy.build_data()
+
+    def error(y: Tensor, target: Tensor) -> Tensor:
+        return (y - target).square().flatten(1).mean(1)
+
+    expected = [e["dev"] for e in train(tmp_path / "metric", source).metrics()]
+    for name, function in (("each", error), ("mean", lambda y, target: float(error(y, target).mean()))):
+        run = train(tmp_path / name, source, metric=function, higher_is_better=False)
+        assert [e["dev"] for e in run.metrics()] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="error does not say whether higher is better: give fit higher_is_better=True"):
+        train(tmp_path / "none", source, metric=error)
+    with pytest.raises(TypeError, match="metric must be a torchmetrics Metric or a function of"):
+        train(tmp_path / "none", source, metric=toy.MSE, higher_is_better=False)
+
+
+def test_higher_is_better_decides_which_epoch_is_the_best(tmp_path: Path) -> None:
+    source, _ = toy.build_data()
+    best = {}
+    for higher in (False, True):
+        run = train(tmp_path / str(higher), source, higher_is_better=higher)
+        scores = [e["dev"] for e in run.metrics()]
+        best[higher] = run.scores(0)["best"]
+        assert best[higher] == (max if higher else min)(scores)
+    assert best[True] > best[False]
+
+
+def test_the_mean_of_no_example_is_not_a_number() -> None:
+    metric = MeanOf(lambda y, target: y - target)
+    metric.update(torch.ones(3), torch.zeros(3))
+    metric.update(torch.zeros(1), torch.zeros(1))
+    assert float(metric.compute()) == 0.75
+
+
+def test_a_loss_alone_means_end_to_end() -> None:
+    for stage in (joint(squared_error, epochs=1), clamped(squared_error, epochs=1)):
+        assert isinstance(stage.objective, EndToEnd)
+        assert stage.objective.loss is squared_error
+    with pytest.raises(TypeError, match="loss"):
+        Stage(name="a", objective=3, epochs=1)  # type: ignore[arg-type]
+
+
+def test_mixed_precision_lowers_and_trains(tmp_path: Path) -> None:
+    seen = []
+    model = toy.build_model()
+    hook = lambda module, x, y: seen.append(y.dtype)  # noqa: E731
+    next(m for m in model.energy.modules() if isinstance(m, nn.Linear)).register_forward_hook(hook)
+    source, dev = toy.build_data()
+    stage = joint(squared_error, epochs=2, learning_rate=0.01)
+    options: dict[str, Any] = {"accelerator": "cpu", "progress": False, "vitals_every": 0}
+    run = fit(model, [stage], source, dev, toy.MSE(), out=tmp_path / "low", precision="bf16-mixed", **options)
+    assert torch.bfloat16 in seen
+    assert all(value.dtype == torch.float32 for value in run.load().values())
+    full = train(tmp_path / "full", source)
+    for low, high in zip(run.metrics(), full.metrics(), strict=True):
+        assert low["dev"] == pytest.approx(high["dev"], rel=0.02)
+    assert not same(run, full)
+
+
+def test_a_run_folder_of_any_model_is_opened_with_its_builder(tmp_path: Path) -> None:
+    source, dev = toy.build_data()
+    run = train(tmp_path, source)
+    with pytest.raises(ValueError, match=r"config\.json does not say how to build the model; give build="):
+        spen.SPEN.from_pretrained(run.folder)
+    model = spen.SPEN.from_pretrained(run.folder, build=toy.build_model)
+    assert all(torch.equal(value, run.load()[name]) for name, value in model.state_dict().items())
+    assert model(dev.x).output.shape == (32, 3, 4)
