@@ -15,11 +15,9 @@ import numpy as np
 
 from spen.export import Exportable
 from spen.models import SavedModel
-from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.build import build
 from spen.tasks.srl.corpora import builtin_splits, open_corpus, prepare
 from spen.tasks.srl.decoding import Decoder
-from spen.tasks.srl.encoding import encode
 from spen.tasks.srl.evaluate import evaluate
 from spen.tasks.srl.exporting import exportable
 from spen.tasks.srl.formats.conllu import parse_conllu
@@ -57,8 +55,8 @@ class RoleLabeller(Opened):
         own = self.labeller.data
         name, splits, _ = open_corpus(data or re.sub(r"-(whole|without-.*)$", "", own.name), (split,))
         sentences = splits[split]
-        encoded = {split: encode(sentences, own.rules, own.space)}
-        prepared = replace(own, encoded=encoded, splits={split: sentences})
+        encoded = self.labeller.corpus(sentences).encoded
+        prepared = replace(own, encoded={split: encoded}, splits={split: sentences})
         plain = self.labeller.feedforward
         result = evaluate(self.labeller.model, prepared, split, decoders=tuple(_DECODERS), feedforward=plain)
         lines = [f"{self.name} on {len(sentences)} {split} sentences of {name}, {result.predicates} predicates"]
@@ -81,7 +79,7 @@ class RoleLabeller(Opened):
         if not files:
             raise ValueError(f"{inputs[0]} holds no file *.conllu; `spen predict` reads parsed sentences in CoNLL-U")
         names = [_stem(file) for file in files]
-        if len(set(names)) < len(files):
+        if out is not None and len(set(names)) < len(files):
             raise ValueError(f"two of the files are called {Counter(names).most_common(1)[0][0]}; rename one")
         texts = [parse_conllu(*_read(file)) for file in files]
         if [] in texts:
@@ -105,8 +103,8 @@ class RoleLabeller(Opened):
     def batch(self, size: int | None = None, **options: Any) -> Any:
         if self.labeller.feedforward:
             raise ValueError(f"{self.name} has no descent to differentiate; name a model with an energy, srl/spen say")
-        wanted, own = size or _BATCH, self.labeller.data
-        corpus = ArcCorpus(encode(builtin_splits(2 * wanted)["train"], own.rules, own.space))
+        wanted = size or _BATCH
+        corpus = self.labeller.corpus(builtin_splits(2 * wanted)["train"])
         return corpus.batch(np.flatnonzero(corpus.widest > 0)[:wanted])[0]
 
 

@@ -68,9 +68,12 @@ class Labeller:
         `parsed` is what `as_sentences` takes: sentences, spaCy Docs, or TokenLists of the library conllu.
         """
         sentences = as_sentences(parsed)
-        corpus = ArcCorpus(encode(sentences, self.data.rules, self.data.space), self.data.device)
-        found, _ = label_sentences(self.model, corpus, sentences, self.data, (decoder,), feedforward=self.feedforward)
-        return found[decoder]
+        plain, corpus = self.feedforward, self.corpus(sentences)
+        return label_sentences(self.model, corpus, sentences, self.data, (decoder,), feedforward=plain)[0][decoder]
+
+    def corpus(self, sentences: Sequence[Sentence]) -> ArcCorpus:
+        """Sentences as the model reads them."""
+        return ArcCorpus(encode(sentences, self.data.rules, self.data.space), self.data.device)
 
 
 def render(sentences: Sequence[Sentence], found: Sequence[Props], style: Format = "props") -> str:

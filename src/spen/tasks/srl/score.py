@@ -7,7 +7,7 @@ An argument is right when its label and all its pieces are. C-X continues the la
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,10 +55,15 @@ class Score:
     sentences: int
     propositions: int
     perfect: int
-    overall: Tally
     labels: dict[str, Tally]
     verbs: dict[str, Tally]
     warnings: tuple[str, ...] = ()
+
+    @property
+    def overall(self) -> Tally:
+        """All labels but the verb's together."""
+        counts = ((t.correct, t.excess, t.missed) for t in self.labels.values())
+        return Tally(*(sum(column) for column in zip((0, 0, 0), *counts, strict=True)))
 
     @property
     def f1(self) -> float:
@@ -115,13 +120,8 @@ def score(gold: Iterable[Sentence | Props], predicted: Iterable[Sentence | Props
     labels = sorted({label for label, _ in counts})
     tallies = {x: Tally(counts[x, "correct"], counts[x, "excess"], counts[x, "missed"]) for x in labels}
     arguments = {x: t for x, t in tallies.items() if x != _VERB}
-    overall = Tally(
-        sum(t.correct for t in arguments.values()),
-        sum(t.excess for t in arguments.values()),
-        sum(t.missed for t in arguments.values()),
-    )
     verbs = {x: t for x, t in tallies.items() if x == _VERB}
-    return Score(len(golds), propositions, perfect, overall, arguments, verbs, tuple(warnings))
+    return Score(len(golds), propositions, perfect, arguments, verbs, tuple(warnings))
 
 
 def score_files(gold: str | Path, predicted: str | Path) -> Score:
@@ -160,12 +160,11 @@ def _props(sentence: Sentence | Props) -> Props:
 def _compare(gold: set[Joined], predicted: set[Joined], counts: Counter[tuple[str, str]]) -> bool:
     """Counts by label; true when no argument but the verb is excess or missed."""
     wrong = 0
-    groups: Sequence[tuple[str, set[Joined]]] = (
-        ("correct", gold & predicted),
-        ("excess", predicted - gold),
-        ("missed", gold - predicted),
-    )
-    for kind, arguments in groups:
+    for kind, arguments in {
+        "correct": gold & predicted,
+        "excess": predicted - gold,
+        "missed": gold - predicted,
+    }.items():
         for label, _ in arguments:
             counts[label, kind] += 1
             wrong += kind != "correct" and label != _VERB

@@ -17,7 +17,7 @@ from spen.tasks.charts import draw_lines
 from spen.tasks.srl.arcs import ArcBatch, ArcCorpus, ArcTarget
 from spen.tasks.srl.decoding import DECODERS, Decoder, decode_roles, violations
 from spen.tasks.srl.drawing import PLAIN, WRONG, Arc, draw_arcs, draw_proposition
-from spen.tasks.srl.encoding import decode, encode
+from spen.tasks.srl.encoding import decode
 from spen.tasks.srl.formats.conllu import conllu_text, parse_conllu
 from spen.tasks.srl.grammar.corpus import GENRES, make_sentence
 from spen.tasks.srl.predict import Labeller
@@ -96,9 +96,8 @@ def follow(labeller: Labeller, sentence: Sentence) -> Followed:
 
 def batch(labeller: Labeller, sentence: Sentence) -> tuple[ArcCorpus, ArcBatch, ArcTarget]:
     """The sentence as the model reads it."""
-    corpus = ArcCorpus(encode([sentence], labeller.data.rules, labeller.data.space), labeller.data.device)
-    x, target = corpus.batch(np.array([0]))
-    return corpus, x, target
+    corpus = labeller.corpus([sentence])
+    return corpus, *corpus.batch(np.array([0]))
 
 
 def broken(labels: Sequence[int], spans: Sequence[tuple[int, int]], core: Sequence[int]) -> dict[int, str]:
