@@ -66,7 +66,7 @@ def test_a_task_from_outside_reaches_every_command(
     Image.fromarray((255 * np.random.default_rng(0).random((24, 24))).astype(np.uint8)).save("photo.png")
     longer = json.loads(run("evaluate", folder, "--steps", "4", "--restarts", "2", "--every", "8", "--json").out)
     assert (longer["examples"], longer["restarts"]) == (-(-scored["examples"] // 8), 2)
-    assert run("predict", folder, "photo.png", "-o", "longer.png", "--steps", "3", "--noise", "0.5").status == 0
+    assert run("predict", folder, "photo.png", "-o", "longer.png", "--steps", "3", "--start-noise", "0.5").status == 0
     answered = run("predict", folder, "photo.png", "-o", "mask.png")
     assert (answered.status, answered.out) == (0, "mask.png\n"), answered.err
     assert set(np.unique(np.asarray(Image.open("mask.png")))) <= {0, 255}

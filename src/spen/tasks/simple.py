@@ -31,7 +31,7 @@ __all__ = ["SimpleOpened", "SimpleTask", "answer_files"]
 _SEARCH = (
     Option("steps", int, "Steps of each descent; more than were trained repeat the last one.", least=1),
     Option("restarts", int, "Descents of each example, from perturbed starts; the lowest energy wins.", least=1),
-    Option("noise", float, "How far from the start of the model restarts begin, 1 if not given."),
+    Option("start_noise", float, "How far from the start of the model restarts begin, 1 if not given."),
 )
 """The options of ``spen.search`` that commands take."""
 
@@ -180,8 +180,10 @@ class SimpleOpened(Opened):
         with torch.no_grad():
             return self._objective().predict(self.model, x.to(self.device)).cpu()
 
-    def search(self, x: Tensor, **options: Any) -> Found:
+    def search(self, x: Tensor, *, start_noise: float | None = None, **options: Any) -> Found:
         """Longer descents and restarts."""
+        if start_noise is not None:
+            options["noise"] = start_noise
         if not self._descends():
             raise ValueError(f"{self.name} does not descend: it has no steps or restarts to choose")
         return self.model.search(x.to(self.device), solved=self.task.solved(), **options)
