@@ -84,11 +84,11 @@ class Tape:
     potential: Potential
     product: ProductFunction
     last: int | None = None  # differentiate this many last steps of each example; None: all
-    detached: bool = False  # cut iterates and states off from the step before
     gradient: Evaluation = Potential.gradient
     keep: float = 0.0  # the share of the steps, from the last one on, whose evaluations leave something
     inspect: Inspect | None = None  # looks at the graph of the energy's first evaluation
     check: Callable[[], None] = lambda: None  # raises if the backward pass would read other tensors than were there
+    detached: bool = False  # cut iterates and states off from the step before
     learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
     path: Iterates = field(default_factory=Iterates)
     steps: list[Taken] = field(default_factory=list)
@@ -178,7 +178,7 @@ def replay(
     The graph of the energy at the first step is inspected: ``twice`` says whether ``product`` needs second derivatives.
     """
     inspect = partial(require_known_tensors, twice=twice, forward=forward)
-    tape = Tape(descend, potential.detached(), product, last, detached, inspect=inspect)
+    tape = Tape(descend, potential.detached(), product, last, inspect=inspect, detached=detached)
     return replayed_by(tape, potential, start)
 
 

@@ -258,9 +258,7 @@ class Recorder:
 
     def run(self, descend: Descend, potential: Potential, ready: Ready, start: Tensor) -> Iterates:
         bound = ready.bound
-        tape = Tape(
-            descend, ready.cut, bound.product, gradient=bound.gradient, keep=self.keep, check=bound.require_unchanged
-        )
+        tape = Tape(descend, ready.cut, bound.product, None, bound.gradient, self.keep, check=bound.require_unchanged)
         inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
         self.calls += 1
         captured = (

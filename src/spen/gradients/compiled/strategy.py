@@ -93,9 +93,7 @@ class Compiled(GradientStrategy):
         if ready.recorder is not None:
             return ready.recorder.run(masked, potential, ready, start)
         bound = ready.bound
-        tape = Tape(
-            masked, ready.cut, bound.product, gradient=bound.gradient, keep=self.keep, check=bound.require_unchanged
-        )
+        tape = Tape(masked, ready.cut, bound.product, None, bound.gradient, self.keep, check=bound.require_unchanged)
         return replayed_by(tape, potential, start)
 
     def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
