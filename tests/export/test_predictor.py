@@ -86,3 +86,12 @@ def test_sizes_that_the_model_does_not_take_are_told() -> None:
         ValueError, match="the model cannot be exported for all of these sizes: inputs is always 3 in it"
     ):
         trace(model, torch.randn(2, 5, 3), shapes={"x": (None, None, Size("inputs"))})
+
+
+def test_a_number_is_a_fixed_size() -> None:
+    model, x = chain(Reals(), GradientDescent(1)), torch.randn(2, 5, 3)
+    program = trace(model, x, shapes={"x": (BATCH, 5, 3)})
+    shape = next(n.meta["val"].shape for n in program.graph.nodes if n.name in program.graph_signature.user_inputs)
+    assert [isinstance(size, torch.SymInt) for size in shape] == [True, False, False]
+    with pytest.raises(ValueError, match="x has a size of 5 in the example where 6 is given for it"):
+        trace(model, x, shapes={"x": (BATCH, 6)})

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from spen.export.onnx import export_onnx, require_onnx
-from spen.export.predictor import Predictor, Shapes, check_exportable, frozen, named_inputs
+from spen.export.predictor import Predictor, Shapes, Size, check_exportable, frozen, named_inputs
 from spen.export.program import export_program
 from spen.model import SPEN
 
@@ -138,5 +138,7 @@ def _described(thing: Exportable, x: Any, names: list[str]) -> dict[str, list[in
     for name in names:
         tensor, free = tensors[name], thing.shapes.get(name, ())
         sizes = [*free, *[None] * (tensor.dim() - len(free))]
-        described[name] = [n if size is None else size.name for n, size in zip(tensor.shape, sizes, strict=True)]
+        described[name] = [
+            size.name if isinstance(size, Size) else n for n, size in zip(tensor.shape, sizes, strict=True)
+        ]
     return described

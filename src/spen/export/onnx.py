@@ -18,6 +18,7 @@ from spen.export.predictor import (
     BATCH,
     Shape,
     Shapes,
+    Size,
     check_exportable,
     check_shapes,
     frozen,
@@ -89,7 +90,9 @@ def _name_sizes(value: ir.Value, shape: Shape) -> None:
 
     if value.shape is not None:
         free = [*shape, *[None] * (len(value.shape) - len(shape))]
-        value.shape = ir.Shape([n if size is None else size.name for n, size in zip(value.shape, free, strict=True)])
+        value.shape = ir.Shape(
+            [size.name if isinstance(size, Size) else n for n, size in zip(value.shape, free, strict=True)]
+        )
 
 
 def require_onnx() -> None:

@@ -142,5 +142,5 @@ def _symbols(program: ExportedProgram, shapes: Sequence[Shape]) -> dict[str, Siz
         str(tensor.shape[axis]): size
         for tensor, shape in zip(tensors, shapes, strict=True)
         for axis, size in enumerate(shape)
-        if size is not None
+        if isinstance(size, Size)
     }

@@ -50,9 +50,9 @@ class Size:
 
 BATCH = Size("batch")
 
-Shape = tuple[Size | None, ...]
+Shape = tuple[Size | int | None, ...]
 Shapes = Mapping[str, Shape]
-"""For every input its dimensions from the first on: a ``Size`` is free, None is fixed, and so are those left out."""
+"""For every input its dimensions from the first on: a ``Size`` is free; a number, None and those left out are fixed."""
 
 
 class Predictor(nn.Module):
@@ -131,7 +131,7 @@ def traced(module: nn.Module, inputs: Sequence[Tensor], shapes: Sequence[Shape])
             dimensions[size] = torch.export.Dim(size.name, min=size.least, max=size.most)
         return dimensions[size]
 
-    dynamic = tuple({axis: free(size) for axis, size in enumerate(shape) if size is not None} for shape in shapes)
+    dynamic = tuple({axis: free(size) for axis, size in enumerate(shape) if isinstance(size, Size)} for shape in shapes)
     try:
         # Below autograd: torch.export.export records above it, where a layer is one operation and what its derivative
         # remembers from inside the layer, such as a transposed weight, is lost or frozen as a constant.
@@ -154,7 +154,9 @@ def check_shapes(inputs: Mapping[str, Tensor], shapes: Shapes) -> None:
         if len(wanted) > tensor.dim():
             raise ValueError(f"{name} has {tensor.dim()} dimensions, but {len(wanted)} are given for it")
         for size, now in zip(wanted, tensor.shape, strict=False):
-            if size is None:
+            if isinstance(size, int) and size != now:
+                raise ValueError(f"{name} has a size of {now} in the example where {size} is given for it")
+            if not isinstance(size, Size):
                 continue
             if sizes.setdefault(size.name, now) != now:
                 raise ValueError(f"size {size.name} is {sizes[size.name]} and {now} in the example")
