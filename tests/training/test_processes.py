@@ -132,7 +132,6 @@ def test_the_command_line_ends_with_the_resumable_status(tmp_path: Path) -> None
         give_up = time.monotonic() + LIMIT
         while not (tmp_path / "lock").exists() and time.monotonic() < give_up and process.poll() is None:
             time.sleep(0.05)
-        time.sleep(1.0)  # the handler is there right after the lock
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=LIMIT)
     finally:

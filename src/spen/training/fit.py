@@ -10,7 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,8 @@ def fit(
         raise ValueError("a stage that lasts so many seconds needs devices=1: clocks and schedules of several differ")
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     source, scored = as_source(train, seed, shuffle=True), as_source(dev, seed, shuffle=False)
-    run = Run(Path(out))
-    with run.locked() if is_main_process() else nullcontext():
+    run, termination = Run(Path(out)), Termination()
+    with termination.watched(), run.locked() if is_main_process() else nullcontext():
         if is_main_process():
             run = Run.begin(out, recipe or {}, seed)
             own = fingerprint(model, stages, source, scored, score, devices * nodes, precision, higher_is_better)
@@ -114,12 +114,12 @@ def fit(
             deadline,
             state_every,
             loggers,
+            termination,
         )
-        with job.termination.watched():
-            for number in range(len(stages)):
-                if not run.finished(number).exists() and not job.fit_stage(number):
-                    return run
-                model.load_state_dict(load_weights(run.best(number)))
+        for number in range(len(stages)):
+            if not run.finished(number).exists() and not job.fit_stage(number):
+                return run
+            model.load_state_dict(load_weights(run.best(number)))
         _load_result(run, model, stages, higher=higher)
         model.requires_grad_(True)
         if not run.complete and is_main_process():
@@ -145,7 +145,7 @@ class _Job:
     deadline: float
     state_every: float
     loggers: list[Logger]
-    termination: Termination = field(default_factory=Termination)
+    termination: Termination
 
     def fit_stage(self, number: int) -> bool:
         """Train one stage to its end; False if the time was up."""
