@@ -17,7 +17,6 @@ OPENML = {
     "emotions": 40589,
     "enron": 40590,
     "genbase": 40591,
-    "image": 40592,
     "langlog": 40593,
     "reuters": 40594,
     "scene": 40595,

@@ -20,7 +20,6 @@ _DATASETS = {
     "emotions": "moods of songs",
     "enron": "topics of e-mails",
     "genbase": "families of proteins",
-    "image": "subjects of pictures",
     "langlog": "topics of articles on language",
     "reuters": "topics of news",
     "scene": "kinds of scenery",
