@@ -122,7 +122,7 @@ def main() -> None:
     a = parser.parse_args()
     text = PAGE.read_text(encoding="utf-8")
     for data in DATA:
-        path = a.results / f"results-{data}.json"
+        path = a.results / data / "results.json"
         if not path.exists():
             continue
         whole = json.loads(path.read_text(encoding="utf-8"))
@@ -132,7 +132,7 @@ def main() -> None:
         if a.pictures and data == "rooms":  # the other sets' images are not ours to show
             picture(whole, tuple(a.rows.split(",")))
     if a.ablation is not None:
-        ablation = json.loads((a.ablation / "results-simulated.json").read_text(encoding="utf-8"))
+        ablation = json.loads((a.ablation / "simulated" / "results.json").read_text(encoding="utf-8"))
         text = put(text, "ablation", ablation_table(ablation))
     PAGE.write_text(text, encoding="utf-8")
 

@@ -64,7 +64,8 @@ def find_model(name: Path | str) -> SavedModel:
     if not folder.is_dir():
         if name not in _shipped():
             known = ", ".join(_shipped())
-            raise ValueError(f"{name!r} is neither a run folder nor a model of the package ({known})")
+            hint = "`spen list` says what each is for"
+            raise ValueError(f"{name!r} is neither a run folder nor a model of the package ({known}); {hint}")
         folder = _shipped()[name]
     if not (folder / CONFIG).is_file():
         missing = "it has neither run.json nor config.json"

@@ -95,6 +95,20 @@ def test_a_sensor_reads_each_crop_at_its_own_strength() -> None:
     assert torch.equal(spread.argsort(), told.argsort())
 
 
+def test_dead_leaves_are_seeded_and_cover_the_image() -> None:
+    first, second = Leaves(2), Leaves(2, seed=1)
+    image = first.truth(0)
+    assert image.shape == (3, 192, 192)
+    assert torch.equal(image, Leaves(2).truth(0))
+    assert not torch.equal(image, first.truth(1))
+    assert not torch.equal(image, second.truth(0))
+    assert 0 <= float(image[0].min()) <= float(image[0].max()) <= 3**0.5 + 1e-5
+    assert float(image[0].std()) > 0.1
+    assert float(image[1].std()) > 0.02  # in colour
+    with pytest.raises(ValueError, match="count is 0 but there must be at least one image"):
+        Leaves(0)
+
+
 # ── as it is estimated ──
 
 

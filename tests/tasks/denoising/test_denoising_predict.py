@@ -6,11 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
 from spen.models import open_model
-from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising import predict
+from spen.tasks.denoising.energy import NoisyObservation, Observation, Observed
 from spen.tasks.denoising.images import BadImage, LoadedImage, load_image
 from spen.tasks.denoising.predict import FileDenoiser
 
@@ -104,3 +107,36 @@ def test_an_image_that_is_stored_turned_is_read_upright(tmp_path: Path) -> None:
     Image.fromarray(stored).save(path.with_suffix(".tiff"), exif=exif)
     with pytest.raises(BadImage, match=r"is stored turned or mirrored \(orientation 6\); save it upright first"):
         load_image(path.with_suffix(".tiff"))
+
+
+def test_large_images_are_answered_in_tiles_that_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By value: what sees only its surroundings gives the same answer in tiles as at once."""
+    for name, value in (("WHOLE", 400), ("TILE", 16), ("MARGIN", 4)):
+        monkeypatch.setattr(predict, name, value)
+    seen: list[int] = []
+
+    def smooth(x: Observed) -> Tensor:
+        seen.append(x.image.shape[-1])
+        return F.avg_pool2d(x.image, 7, 1, 3)
+
+    image = torch.rand(2, 1, 37, 50, generator=torch.Generator().manual_seed(0))
+    x = NoisyObservation(image, torch.ones_like(image), torch.ones(2, 1, 1, 1))
+    torch.testing.assert_close(predict.tiled(smooth)(x), smooth(x))
+    assert len(seen) == 13
+    assert max(seen[:-1]) == 24
+
+
+def test_a_told_model_gets_the_least_noise_of_the_planes_or_what_is_said() -> None:
+    told: list[Tensor] = []
+
+    def keep(x: Observed) -> Tensor:
+        told.append(x.noise.flatten())  # type: ignore[union-attr]
+        return x.image
+
+    colours = LoadedImage(np.random.default_rng(0).integers(0, 255, (24, 24, 3), dtype=np.uint8), 255.0)
+    FileDenoiser(keep, "gaussian").images([colours, colours])
+    FileDenoiser(keep, "gaussian", 0.25).images([colours])
+    assert told[0].shape == (6,)
+    assert len(set(told[0].tolist())) == 1
+    assert 0.2 < float(told[0][0]) < 0.35  # of 255·U(0, 1): 0.29
+    assert told[1].tolist() == [0.25] * 3

@@ -151,7 +151,7 @@ def test_rows_of_the_paper_are_as_the_paper_has_them() -> None:
 def test_finished_rows_are_kept_whatever_is_asked_next(finished: Path) -> None:
     whole = _table(finished, "none", options=())
     assert list(_psnr(whole)) == ["convnet+", "dp-3", "dp-3:steps=1:rate=0.5", "dp-3, shipped"]
-    assert json.loads((finished / "results-rooms.json").read_text())["table"] == whole["table"]
+    assert json.loads((finished / "rooms" / "results.json").read_text())["table"] == whole["table"]
     again = _table(finished, "dp-3")
     assert _psnr(again) == _psnr(whole)
     result = next(r for r in whole["results"] if r["recipe"] == "dp-3")

@@ -86,7 +86,7 @@ def test_the_table_counts_what_is_done(tmp_path: Path) -> None:
     assert rows["foe-3"]["seeds"] == 2
     assert rows["foe-3"]["spread"] is not None
     assert rows["dp-3, shipped"]["psnr"] > rows["tv"]["psnr"] > whole["raw"]["psnr"] + 5
-    assert json.loads((tmp_path / "results-rooms.json").read_text())["table"] == whole["table"]
+    assert json.loads((tmp_path / "rooms" / "results.json").read_text())["table"] == whole["table"]
     from spen.tasks.denoising.report import write_report
 
     page = write_report(whole, tmp_path).read_text(encoding="utf-8")

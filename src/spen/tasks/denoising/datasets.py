@@ -89,7 +89,7 @@ def open_grey(regime: Regime, quick: bool) -> Splits:
 
 def open_leaves(regime: Regime, quick: bool) -> Splits:
     """Procedural images."""
-    counts = (24, 4, 6) if quick else (500, 20, 40)
+    counts = (24, 4, 6) if quick else (400, 10, 20)
     leaves = (Leaves(count, seed=k) for k, count in enumerate(counts))
     return Splits(*(Simulated(images, _noise(regime), seed=k) for k, images in enumerate(leaves)))
 

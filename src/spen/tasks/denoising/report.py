@@ -40,7 +40,7 @@ th:first-child, td:first-child, td.about { text-align: left } img { max-width: 1
 
 
 def write_report(whole: dict[str, Any], out: Path | str) -> Path:
-    """report-DATA.html beside the results, with every picture inside the file."""
+    """DATA/report.html beside the results, with every picture inside the file."""
     done = [r for r in whole["results"] if "psnr" in r]
     first: dict[str, dict[str, Any]] = {}
     for result in done:
@@ -67,7 +67,8 @@ def write_report(whole: dict[str, Any], out: Path | str) -> Path:
         if curves:
             parts += ["<h2>Training</h2>", _picture(_training_figure(curves))]
     page = f"<!doctype html><meta charset=utf-8><title>Denoising</title><style>{_STYLE}</style>" + "\n".join(parts)
-    path = Path(out) / f"report-{whole['data']}.html"
+    path = Path(out) / whole["data"] / "report.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(page, encoding="utf-8")
     return path
 

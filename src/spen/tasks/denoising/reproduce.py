@@ -173,7 +173,7 @@ def table1(
     split: str = "test",
     tell: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
-    """Train and score rows × seeds; write results-DATA.json and return it. Finished rows are not trained again.
+    """Train and score rows × seeds; write DATA/results.json and return it. Finished rows are not trained again.
 
     The results hold what the folder held before as well, and what the folders of ``merge`` hold of this data set. With
     ``rows=("none",)`` nothing is trained. An option is ``(key, value)`` for every row that has it, or
@@ -211,7 +211,9 @@ def table1(
     whole = {"data": data, "quick": quick, "results": results, "table": summary(results, ordered)}
     whole["raw"] = raw(data, quick, split)
     whole["timing"] = load(out)
-    write_whole(Path(out) / f"results-{data}.json", json.dumps(whole, indent=1))
+    place = Path(out) / data / "results.json"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(place, json.dumps(whole, indent=1))
     return whole
 
 

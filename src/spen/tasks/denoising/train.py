@@ -48,7 +48,8 @@ def kept_path(cache: Path | str, split: str, quick: bool) -> Path:
 
 def describe_run(recipe: Recipe, regime: Regime, *, quick: bool = False) -> dict[str, Any]:
     """What a run folder says was trained in it."""
-    return {**recipe.describe(), "data": regime.saved, "quick": quick}
+    reading = {} if isinstance(regime.saved, str) else {"reading": regime.saved}
+    return {**recipe.describe(), "data": regime.name, "quick": quick, **reading}
 
 
 def train(
