@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,3 +88,14 @@ def prior(width: int = 16, size: int = 5) -> Energy:
 def distance(found: Tensor, exact: Tensor) -> float:
     """‖found − exact‖ / ‖exact‖."""
     return float((found - exact).norm() / exact.norm())
+
+
+def docs_script(name: str) -> Any:
+    """A program of docs/scripts as a module."""
+    path = Path(__file__).parents[1] / "docs" / "scripts" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

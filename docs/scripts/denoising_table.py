@@ -64,17 +64,6 @@ def ablation_table(whole: dict[str, Any]) -> str:
     return _markdown(["", "PSNR, dB", "seeds", "difference", "surfaces, dB", "training, s"], rows)
 
 
-def timing_table(entries: list[dict[str, Any]]) -> str:
-    """Seconds for one image, a column a device."""
-    columns: dict[str, dict[str, float]] = {}
-    for entry in entries:
-        threads = f", {entry['threads']} thread{'s' * (entry['threads'] > 1)}" if entry["threads"] else ""
-        columns.setdefault(entry["hardware"] + threads, {})[entry["recipe"]] = entry["seconds"]
-    names = dict.fromkeys(entry["recipe"] for entry in entries)
-    rows = [[f"`{n}`", *(_number(column.get(n), 4) for column in columns.values())] for n in names]
-    return _markdown(["640×480, seconds", *columns], rows)
-
-
 def put(text: str, name: str, table: str) -> str:
     """The page with what stands between the marks of ``name`` replaced."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -127,8 +116,6 @@ def main() -> None:
             continue
         whole = json.loads(path.read_text(encoding="utf-8"))
         text = put(text, f"table {data}", main_table(whole))
-        if whole["timing"]:
-            text = put(text, "timing", timing_table(whole["timing"]))
         if a.pictures and data == "rooms":  # the other sets' images are not ours to show
             picture(whole, tuple(a.rows.split(",")))
     if a.ablation is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ import pytest
 import torch
 
 from spen.models import open_model
-from spen.tasks.denoising import report, timing
+from spen.tasks.denoising import report
 from spen.tasks.denoising import train as experiment
 from spen.tasks.denoising.crops import Crops, cut, integral_of, pixel_indices, windows
 from spen.tasks.denoising.data import Frame, Rooms
@@ -24,6 +23,7 @@ from spen.tasks.denoising.recipes import ABLATION, Network, Regime, System, expa
 from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure, training_curve, write_report
 from spen.tasks.denoising.reproduce import Job, _place, found, join, line_of, options_by_row, table1
 from spen.tasks.denoising.train import SPLIT_NAMES, kept_path
+from tests.helpers import docs_script
 
 TINY = (
     ("batches", 4),
@@ -170,16 +170,13 @@ def test_a_finished_row_does_not_answer_for_another(finished: Path) -> None:
 
 
 def test_what_other_machines_made_is_joined(finished: Path, tmp_path: Path) -> None:
-    timing.record([{"recipe": "dp-3", "device": "cpu", "threads": 1, "size": "2×2", "seconds": 1.0}], finished)
     whole = _table(tmp_path / "new", "none", options=(), merge=(finished,))
     assert "dp-3" in _psnr(whole)
-    assert whole["timing"][0]["seconds"] == 1.0
     assert open_model(tmp_path / "new" / "rooms" / "dp-3" / "seed-0").model is not None
     assert not (tmp_path / "new" / "rooms" / "dp-3" / "seed-0" / "state").exists()
     assert join(finished, tmp_path / "new", "rooms") == []  # all there already
     with pytest.raises(ValueError, match="nowhere is no folder to join"):
         join(tmp_path / "nowhere", tmp_path, "rooms")
-    (finished / "timing.json").unlink()
 
 
 def test_a_row_out_of_time_goes_on_and_ends_as_if_it_had_not_stopped(finished: Path, tmp_path: Path) -> None:
@@ -213,16 +210,11 @@ def test_a_row_prints_with_its_spread_and_the_papers_figure() -> None:
     assert line_of({**line, "psnr": None, "problem": "no card"}).split() == ["dp-3", "no", "card"]
 
 
-def test_the_report_shows_ablation_and_timing(finished: Path) -> None:
+def test_the_report_shows_the_ablation(finished: Path) -> None:
     whole = _table(finished, "none", options=())
-    whole["timing"] = [
-        {"recipe": "dp-3", "hardware": "a <card>", "threads": None, "size": "640×480", "seconds": 0.0123}
-    ]
     page = write_report(whole, finished).read_text(encoding="utf-8")
     assert "One choice at a time" in page
     assert "steps = 1, rate = 0.5" in page
-    assert "a &lt;card&gt;" in page
-    assert "0.0123" in page
     lines = {changed: better for changed, _, better in ablation_lines(whole)}
     assert lines["dp-3 as it is"] is None
     scores = _psnr(whole)
@@ -338,41 +330,16 @@ def test_photographs_are_grey_and_black_in_them_is_no_gap() -> None:
         assert np.isnan(shown[1].get_array().filled(np.nan)).sum() == (frame is depth)
 
 
-def test_prediction_is_timed_and_recorded_by_device(tmp_path: Path) -> None:
-    entry = timing.measure("convnet+", repeats=2, size=(24, 40))
-    assert entry["size"] == "40×24"
-    assert 0 < entry["fastest"] <= entry["seconds"]
-    assert entry["threads"] == torch.get_num_threads()
-    timing.record([entry], tmp_path)
-    timing.record([{**entry, "seconds": 7.0}, {**entry, "device": "cuda", "threads": None}], tmp_path)
-    assert [(e["device"], e["seconds"]) for e in timing.load(tmp_path)] == [
-        ("cpu", 7.0),
-        ("cuda", entry["seconds"]),
-    ]
-
-
-def _script() -> Any:
-    path = Path(__file__).parents[3] / "docs" / "scripts" / "denoising_table.py"
-    spec = importlib.util.spec_from_file_location("denoising_table", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_page_takes_its_tables_from_the_results(finished: Path) -> None:
-    script = _script()
+    script = docs_script("denoising_table")
     whole = _table(finished, "none", options=())
     table = script.main_table(whole)
     score = _psnr(whole)["dp-3"]
     assert f"| `dp-3` | {score:.2f} |" in table
     assert "steps=1" not in table
     assert "| steps = 1, rate = 0.5 |" in script.ablation_table(whole)
-    entry = {"recipe": "dp-3", "hardware": "a card", "threads": 2, "size": "640×480", "seconds": 0.5}
-    assert "| 640×480, seconds | a card, 2 threads |" in script.timing_table([entry])
     page = script.PAGE.read_text(encoding="utf-8")
-    for name in (*(f"table {data}" for data in script.DATA), "ablation", "timing"):
+    for name in (*(f"table {data}" for data in script.DATA), "ablation"):
         assert f"<!-- {name} -->\nNEW\n<!-- end -->" in script.put(page, name, "NEW")
     with pytest.raises(ValueError, match="the page has no place for weather"):
         script.put(page, "weather", "")

@@ -7,16 +7,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from spen.tasks.denoising.calibrate import strength_for
 from spen.tasks.denoising.data import DepthPairs, Rooms
 from spen.tasks.denoising.sensor import (
     STRENGTH_30DB_REDKITCHEN,
     STRENGTH_30DB_ROOMS,
     Reading,
     Sensor,
-    calibrate,
 )
 from spen.tasks.locations import find_data
+from tests.helpers import docs_script
+
+calibration = docs_script("sensor_strength")
 
 # Nothing happens but what a test turns on.
 STILL = Sensor(axial=0.0, quantum=0.0, lateral=0.0, grazing=1000.0)
@@ -191,17 +192,19 @@ def test_wrong_shape() -> None:
 
 
 def test_calibration_finds_the_strength() -> None:
-    assert calibrate(lambda s: 50 - 20 * math.log10(s)) == pytest.approx(10.0, rel=1e-3)
-    assert calibrate(lambda s: 50 - 20 * math.log10(s), target=44.0, bracket=(1.0, 4.0)) == pytest.approx(2, rel=0.01)
+    assert calibration.calibrate(lambda s: 50 - 20 * math.log10(s)) == pytest.approx(10.0, rel=1e-3)
+    assert calibration.calibrate(lambda s: 50 - 20 * math.log10(s), target=44.0, bracket=(1.0, 4.0)) == pytest.approx(
+        2, rel=0.01
+    )
     with pytest.raises(ValueError, match=r"30.0 dB is not reached between strengths 0.25 and 64.0"):
-        calibrate(lambda s: 20.0)
+        calibration.calibrate(lambda s: 20.0)
 
 
 def test_rooms_are_read_near_30_db() -> None:
     rooms = Rooms("dev", 32)
     truths = [rooms.truth(i) for i in range(0, 32, 2)]
-    assert strength_for(truths) == pytest.approx(STRENGTH_30DB_ROOMS, rel=0.1)
-    assert strength_for(truths[:2], target=36.0) < 0.7 * STRENGTH_30DB_ROOMS
+    assert calibration.strength_for(truths) == pytest.approx(STRENGTH_30DB_ROOMS, rel=0.1)
+    assert calibration.strength_for(truths[:2], target=36.0) < 0.7 * STRENGTH_30DB_ROOMS
 
 
 def test_redkitchen_is_read_near_30_db() -> None:
@@ -210,4 +213,4 @@ def test_redkitchen_is_read_near_30_db() -> None:
     except FileNotFoundError as error:
         pytest.skip(str(error))
     truths = [pairs.truth(i) for i in range(len(pairs))]
-    assert strength_for(truths) == pytest.approx(STRENGTH_30DB_REDKITCHEN, rel=0.1)
+    assert calibration.strength_for(truths) == pytest.approx(STRENGTH_30DB_REDKITCHEN, rel=0.1)

@@ -14,7 +14,7 @@ __all__ = ["REGIMES", "Regime", "find_regime"]
 
 STRENGTH_30DB_REDKITCHEN, STRENGTH_30DB_ROOMS = 15.47, 12.24
 """Multiples of a Kinect's noise at which the mean PSNR of the reading is 30 dB, on the clean maps of RedKitchen's
-development frames and on 32 development frames of the rooms: `python -m spen.tasks.denoising.calibrate`."""
+development frames and on 32 development frames of the rooms: `python docs/scripts/sensor_strength.py`."""
 
 GREY_SIGMA = 25.0
 """Noise of the grey images, in units of 1/255."""

@@ -48,8 +48,6 @@ def write_report(whole: dict[str, Any], out: Path | str) -> Path:
     parts = [f"<h1>Denoising: {html.escape(find_regime(whole['data']).about)}</h1>", _table(whole)]
     if any(":" in line["recipe"] for line in whole["table"]):
         parts += ["<h2>One choice at a time</h2>", _ablation(whole)]
-    if whole.get("timing"):
-        parts += ["<h2>Seconds to predict an image</h2>", _timing(whole["timing"])]
     first = {name: result for name, result in first.items() if ":" not in name} or first
     if first:
         splits = open_splits(find_regime(whole["data"]), quick=whole["quick"])
@@ -122,16 +120,6 @@ def _ablation(whole: dict[str, Any]) -> str:
         cells += [str(line["seeds"]), "" if better is None else f"{better:+.2f}", _number(line["surface_psnr"], 2)]
         cells.append(_number(line["train_seconds"], 0))
         rows.append(f"<tr><td>{html.escape(changed)}" + "".join(f"<td>{cell}" for cell in cells))
-    return f"<table><tr>{head}\n" + "\n".join(rows) + "</table>"
-
-
-def _timing(entries: list[dict[str, Any]]) -> str:
-    head = "".join(f"<th>{c}" for c in ("", "size", "on", "threads", "seconds"))
-    rows = [
-        f"<tr><td>{html.escape(e['recipe'])}<td>{e['size']}<td>{html.escape(e['hardware'])}"
-        f"<td>{e['threads'] or ''}<td>{e['seconds']:.4f}"
-        for e in entries
-    ]
     return f"<table><tr>{head}\n" + "\n".join(rows) + "</table>"
 
 

@@ -179,8 +179,6 @@ def table1(
     ``rows=("none",)`` nothing is trained. An option is ``(key, value)`` for every row that has it, or
     ``("row:key", value)`` for one.
     """
-    from spen.tasks.denoising.timing import load
-
     names = expand_rows(rows or (QUICK_ROWS if quick else ()))
     names = tuple(name for name in names if name != NONE)
     find_regime(data)
@@ -210,7 +208,6 @@ def table1(
     ordered = tuple(dict.fromkeys(r["recipe"] for r in results))
     whole = {"data": data, "quick": quick, "results": results, "table": summary(results, ordered)}
     whole["raw"] = raw(data, quick, split)
-    whole["timing"] = load(out)
     place = Path(out) / data / "results.json"
     place.parent.mkdir(parents=True, exist_ok=True)
     write_whole(place, json.dumps(whole, indent=1))
@@ -246,9 +243,7 @@ def found(out: Path | str, data: str, quick: bool, split: str = "test") -> list[
 
 
 def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
-    """Copy the finished runs of a data set, and what was timed, from one folder into another; what is there stays."""
-    from spen.tasks.denoising.timing import load, record
-
+    """Copy the finished runs of a data set from one folder into another; what is there stays."""
     if not Path(source).is_dir():
         raise ValueError(f"{source} is no folder to join")
     copied = []
@@ -257,8 +252,6 @@ def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
         if not (target / "test.json").exists():
             shutil.copytree(path.parent, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))
             copied.append(target)
-    if timed := load(source):
-        record(timed, out)
     return copied
 
 

@@ -7,7 +7,6 @@ known; `spen.tasks.denoising.data` turns them into model units (depth / 4 m).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -142,21 +141,3 @@ def _slope(z: Tensor, axis: int) -> Tensor:
     before, after = F.pad(step, pad, value=math.inf), F.pad(step, end, value=math.inf)
     slope = torch.where(before.abs() < after.abs(), before, after)
     return torch.where(slope.isfinite(), slope, 0.0)
-
-
-def calibrate(
-    score: Callable[[float], float],  # strength → PSNR in dB
-    target: float = 30.0,
-    bracket: Iterable[float] = (0.25, 64.0),
-    tolerance: float = 0.005,
-) -> float:
-    """The strength whose PSNR is `target`, by bisection of its logarithm: PSNR falls as strength grows."""
-    low, high = bracket
-    if not score(low) > target > score(high):
-        raise ValueError(f"{target} dB is not reached between strengths {low} and {high}")
-    while True:
-        middle = math.sqrt(low * high)
-        value = score(middle)
-        if abs(value - target) < tolerance or high / low < 1.0005:
-            return middle
-        low, high = (middle, high) if value > target else (low, middle)

@@ -1,19 +1,38 @@
-"""PSNR(strength) = 30 dB, solved on development frames: run `python -m spen.tasks.denoising.calibrate`.
+"""PSNR(strength) = 30 dB, solved on development frames. python docs/scripts/sensor_strength.py
 
-The figures in `sensor` come from it; run it again after any change of the sensor model or of the rooms.
+The strengths of the data sets come from it; run it again after any change of the sensor model or of the rooms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from spen.tasks.denoising.data import PEAK_M, DepthPairs, Rooms
 from spen.tasks.denoising.metrics import mean_over_frames, psnr
-from spen.tasks.denoising.sensor import Sensor, calibrate
+from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.locations import find_data
+
+
+def calibrate(
+    score: Callable[[float], float],  # strength → PSNR in dB
+    target: float = 30.0,
+    bracket: Iterable[float] = (0.25, 64.0),
+    tolerance: float = 0.005,
+) -> float:
+    """The strength whose PSNR is `target`, by bisection of its logarithm: PSNR falls as strength grows."""
+    low, high = bracket
+    if not score(low) > target > score(high):
+        raise ValueError(f"{target} dB is not reached between strengths {low} and {high}")
+    while True:
+        middle = math.sqrt(low * high)
+        value = score(middle)
+        if abs(value - target) < tolerance or high / low < 1.0005:
+            return middle
+        low, high = (middle, high) if value > target else (low, middle)
 
 
 def strength_for(
