@@ -161,7 +161,7 @@ def test_misuse_is_named() -> None:
     with pytest.raises(ValueError, match="works over a Box or a Simplex, not Reals"):
         BundleEntropy(Reals())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="planes ≥ 1 and tolerance > 0"):
-        BundleEntropy(Box(), 0)
+        BundleEntropy(Box("projected"), 0)
     with pytest.raises(ValueError, match=r"the entropy of a Box between 0 and 1, not of Box\(.*low=-1, high=1\)"):
         BundleEntropy(Box("logits", low=-1))
     with pytest.raises(ValueError, match="needs the classes in the last dimension, not in 1: permute y"):

@@ -57,7 +57,7 @@ class Momentum(StepRule):
         steps: int,
         rate: Rate = 0.1,
         *,
-        decay: float = 0.9,
+        decay: float = 0.25,
         dampening: float = 0.0,
         learn_rates: bool = False,
         backtracks: int | None = None,

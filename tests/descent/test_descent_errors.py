@@ -95,7 +95,7 @@ def test_rates_do_something_and_are_learned_only_when_asked() -> None:
 
 
 def test_bf16_finite_differences_are_refused() -> None:
-    model, x, target = example_model(Box(), GradientDescent(2, 0.1), FiniteDifference())
+    model, x, target = example_model(Box("projected"), GradientDescent(2, 0.1), FiniteDifference())
     model.to(torch.bfloat16)
     with pytest.raises(ValueError, match=r"computes in torch\.bfloat16, where finite differences are noise"):
         EndToEnd(squared_error)(model, x.bfloat16(), target.bfloat16()).backward()

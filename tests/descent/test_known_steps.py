@@ -140,7 +140,9 @@ def test_sums_know_the_step_if_a_part_does() -> None:
 def test_a_call_without_a_step_is_refused() -> None:
     with pytest.raises(ValueError, match="the energy Sharpened knows the step and was called without one"):
         Sharpened()(torch.ones(2, 1), torch.zeros(2, 1))
-    model = spen.SPEN(energy=Sharpened(), init=nn.Identity(), minimizer=spen.Minimizer(Box(), GradientDescent(2)))
+    model = spen.SPEN(
+        energy=Sharpened(), init=nn.Identity(), minimizer=spen.Minimizer(Box("projected"), GradientDescent(2))
+    )
     with pytest.raises(ValueError, match="the energy Sharpened knows the step and was called without one"):
         StructuredHinge(squared_error)(model, torch.ones(2, 1), torch.zeros(2, 1))
 
@@ -153,9 +155,9 @@ def test_features_without_a_tensor_are_refused() -> None:
 @pytest.mark.parametrize("minimizer", ["Implicit", "BundleEntropy"])
 def test_minimisers_of_one_function_are_refused(minimizer: str) -> None:
     f = torch.rand(2, 3, requires_grad=True)
-    refused: Any = BundleEntropy(Box())
+    refused: Any = BundleEntropy(Box("projected"))
     if minimizer == "Implicit":
-        refused = spen.Minimizer(Box(), GradientDescent(2), Implicit(), stop=spen.RelativeChange(1e-3))
+        refused = spen.Minimizer(Box("projected"), GradientDescent(2), Implicit(), stop=spen.RelativeChange(1e-3))
     energy = EntropySmoothed(Sharpened(), over="box")
     with pytest.raises(ValueError, match="knows the step: it is another function at every step"):
         refused(energy, f, torch.zeros(2, 3))

@@ -171,7 +171,7 @@ def test_functions_and_minimisers_are_checked() -> None:
     with pytest.raises(TypeError, match=r"solved must be a function solved\(y, x\), not True"):
         wells().search(X, solved=True)
     energy = EntropySmoothed(Linear(), over="box")
-    model = spen.SPEN(energy=energy, init=nn.Identity(), minimizer=BundleEntropy(Box()))  # type: ignore[arg-type]
+    model = spen.SPEN(energy=energy, init=nn.Identity(), minimizer=BundleEntropy(Box("projected")))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="BundleEntropy finds its answer from any start: use a Minimizer"):
         model.search(X)
 

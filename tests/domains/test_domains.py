@@ -74,7 +74,7 @@ def test_the_updates_read_as_the_paper() -> None:
     assert torch.allclose(after("through_logits"), torch.softmax(logits - 0.3 * g, -1))
     assert torch.allclose(after("mirror"), torch.softmax(y.log() - 0.3 * g, -1))
     assert torch.allclose(after("projected"), project_simplex(y - 0.3 * g))
-    box = Box()
+    box = Box("projected")
     assert torch.equal(box.step(box.enter(logits), 0.3 * g), (logits.clamp(0, 1) - 0.3 * g).clamp(0, 1))
     assert torch.equal(Reals().step(logits, 0.3 * g), logits - 0.3 * g)
 
@@ -82,7 +82,7 @@ def test_the_updates_read_as_the_paper() -> None:
 def test_clipping_sends_exactly_zero_gradient() -> None:
     """Why the paper does not use it (Sec. 4.1)."""
     z = torch.tensor([[0.5, 0.9, 0.1]], requires_grad=True)
-    (bar,) = torch.autograd.grad(Box().step(z, torch.tensor([[0.1, -0.5, 0.5]])).sum(), z)
+    (bar,) = torch.autograd.grad(Box("projected").step(z, torch.tensor([[0.1, -0.5, 0.5]])).sum(), z)
     assert bar.tolist() == [[1.0, 0.0, 0.0]]
 
 
@@ -162,15 +162,18 @@ def test_the_minimum_over_a_box_is_the_clipped_one(low: float | Tensor) -> None:
 
 def test_bounds_move_with_the_model_and_are_not_saved() -> None:
     given = torch.tensor([0.0, -1.0])
-    domain = Box(low=given, high=2.0).double()
+    domain = Box("projected", low=given, high=2.0).double()
     assert isinstance(domain.low, Tensor)
     assert domain.low.dtype == torch.float64
     assert domain.state_dict() == {}
     given.fill_(1.0)
     assert domain.low.tolist() == [0.0, -1.0]
-    assert str(Box(low=-1, high=torch.tensor([1.0, 2.0]))) == 'Box(update="projected", low=-1, high=tensor(2,))'
+    assert (
+        str(Box("projected", low=-1, high=torch.tensor([1.0, 2.0])))
+        == 'Box(update="projected", low=-1, high=tensor(2,))'
+    )
     assert str(Box("logits", high=2)) == 'Box(update="logits", low=0, high=2)'
-    assert str(Box()) == 'Box(update="projected")'
+    assert str(Box("projected")) == 'Box(update="projected")'
 
 
 @pytest.mark.parametrize(
@@ -178,7 +181,7 @@ def test_bounds_move_with_the_model_and_are_not_saved() -> None:
 )
 def test_bounds_must_leave_room(low: float | Tensor, high: float) -> None:
     with pytest.raises(ValueError, match="a Box needs finite bounds with low < high, not low="):
-        Box(low=low, high=high)
+        Box("projected", low=low, high=high)
 
 
 def test_bounds_are_those_of_one_example() -> None:
@@ -188,7 +191,7 @@ def test_bounds_are_those_of_one_example() -> None:
             rf"the Box has low of shape {re.escape(str(shape))} for y of shape \(3, 4\); a bound must broadcast to"
         )
         with pytest.raises(ValueError, match=sentence + r" one example, \(4,\)"):
-            Box(low=torch.zeros(shape)).enter(torch.zeros(3, 4))
+            Box("projected", low=torch.zeros(shape)).enter(torch.zeros(3, 4))
 
 
 @pytest.mark.parametrize("update", UPDATES)
@@ -248,6 +251,12 @@ def test_the_classes_are_not_in_the_batch() -> None:
 def test_domains_know_what_they_contain() -> None:
     y = torch.tensor([[0.25, 0.75], [0.5, 0.6], [-0.5, 1.5], [math.nan, 1.0], [math.inf, 0.0]])
     assert Reals().contains(y).tolist() == [True, True, True, False, False]
-    assert Box().contains(y).tolist() == [True, True, False, False, False]
-    assert Box(low=-1.0, high=torch.tensor([0.3, 2.0])).contains(y).tolist() == [True, False, True, False, False]
+    assert Box("projected").contains(y).tolist() == [True, True, False, False, False]
+    assert Box("projected", low=-1.0, high=torch.tensor([0.3, 2.0])).contains(y).tolist() == [
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
     assert Simplex().contains(y).tolist() == [True, False, False, False, False]

@@ -16,7 +16,12 @@ from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum
 from spen.testing.strategy import gradients_of
 
-DOMAINS = [Reals(), Box(), Box("logits"), *[Simplex(u) for u in ("logits", "through_logits", "mirror", "projected")]]
+DOMAINS = [
+    Reals(),
+    Box("projected"),
+    Box("logits"),
+    *[Simplex(u) for u in ("logits", "through_logits", "mirror", "projected")],
+]
 
 
 class Convex(Energy):

@@ -34,7 +34,9 @@ class Half(nn.Module):
 
 def model(steps: int = 6) -> spen.SPEN:
     torch.manual_seed(0)
-    return spen.SPEN(energy=Net(), init=Half(), minimizer=spen.Minimizer(Box(), GradientDescent(steps, 0.5), Exact()))
+    return spen.SPEN(
+        energy=Net(), init=Half(), minimizer=spen.Minimizer(Box("projected"), GradientDescent(steps, 0.5), Exact())
+    )
 
 
 def f1(y: Tensor, target: Tensor) -> Tensor:

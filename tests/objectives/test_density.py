@@ -91,7 +91,7 @@ def test_samples_of_a_gaussian_have_its_moments(sampler: Sampler, tolerance: flo
 @pytest.mark.parametrize(("sampler", "tolerance"), SAMPLERS)
 def test_samples_over_the_box_have_the_known_mean(sampler: Sampler, tolerance: float) -> None:
     tilt = torch.tensor([2.0, -1.0]).expand(4000, 2)
-    samples = draw(sampler, Tilt(), Box(), tilt)
+    samples = draw(sampler, Tilt(), Box("projected"), tilt)
     known = [1 / (1 - math.exp(-a)) - 1 / a for a in (2.0, -1.0)]
     assert samples.mean(0).tolist() == pytest.approx(known, abs=0.02)
 
@@ -231,7 +231,10 @@ def test_denoising_score_matching_by_value() -> None:
 
 def test_coordinates_follow_the_bounds_of_a_box_and_the_dimension_of_a_simplex() -> None:
     y, z = torch.rand(4, 3, 2, dtype=torch.float64), torch.randn(4, 3, 2, dtype=torch.float64)
-    unit, other = coordinates_of(Box()), coordinates_of(Box(low=-1.0, high=torch.tensor([2.0, 3.0]).double()))
+    unit, other = (
+        coordinates_of(Box("projected")),
+        coordinates_of(Box("projected", low=-1.0, high=torch.tensor([2.0, 3.0]).double())),
+    )
     width = torch.tensor([3.0, 4.0], dtype=torch.float64)
     torch.testing.assert_close(other.enter(width * y - 1, 0.1), unit.enter(y, 0.1))
     torch.testing.assert_close(other.output(z), width * unit.output(z) - 1)
@@ -276,7 +279,7 @@ OBJECTIVES = [
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
-@pytest.mark.parametrize("domain", [Reals(), Box(), Simplex()], ids=str)
+@pytest.mark.parametrize("domain", [Reals(), Box("projected"), Simplex()], ids=str)
 def test_targets_may_be_integers_or_double(objective: Objective, domain: Domain) -> None:
     """They are points of the domain in the type the model computes in."""
     x, labels = torch.randn(4, 2), nn.functional.one_hot(torch.tensor([0, 1, 1, 0]), 2)

@@ -44,7 +44,9 @@ class Half(nn.Module):
 def test_the_hinge_is_the_largest_violation_over_all_sets(seed: int) -> None:
     torch.manual_seed(seed)
     energy = Friends()
-    model = spen.SPEN(energy=energy, init=Half(), minimizer=spen.Minimizer(Box(), GradientDescent(200, 2.0), Exact()))
+    model = spen.SPEN(
+        energy=energy, init=Half(), minimizer=spen.Minimizer(Box("projected"), GradientDescent(200, 2.0), Exact())
+    )
     x, target = 1.5 * torch.randn(12, 8), torch.randint(2, (12, 8)).float()
     expected, worst = [], []
     for f, t in zip(x, target, strict=True):

@@ -89,7 +89,7 @@ def test_an_entropy_needs_probabilities() -> None:
         'the energy holds an entropy, which needs 0 ≤ y ≤ 1, but y lives in Box(update="logits", low=-1, high=1): '
         "use Box() and scale y inside the energy, or leave the entropy out"
     )
-    model(Box(low=0.1, high=torch.tensor(0.9)), energy)
+    model(Box("projected", low=0.1, high=torch.tensor(0.9)), energy)
     for over in (energy, EntropySmoothed(Linear())):
         assert said(lambda over=over: model(Reals(), over)) == (
             "the energy holds an entropy, which needs probabilities, but y lives in Reals(): use a Box or a Simplex, "
@@ -146,7 +146,7 @@ def test_log_losses_need_probabilities(loss: Callable[[Tensor, Tensor], Tensor])
         "Box() as the domain"
     )
     if loss is binary_log_loss:
-        wide, narrow = Box(high=2.0), Box(low=0.1, high=0.9)
+        wide, narrow = Box("projected", high=2.0), Box("projected", low=0.1, high=0.9)
         assert 'Box(update="projected", low=0, high=2) lets y leave [0, 1]' in said(
             lambda: EndToEnd(loss)(model(wide), x, x)
         )
@@ -241,9 +241,9 @@ def test_deep_values_say_the_scale_they_need(fit: str, offset: float, sentence: 
     x, target = torch.rand(4, 3), torch.ones(4, 3)
     energy, objective = Curved(1e-3, offset), DeepValue(f1, fit=fit)  # type: ignore[arg-type]
     for _ in range(2):  # what was refused once is refused again
-        assert said(lambda: objective(model(Box(), energy), x, target)) == sentence
+        assert said(lambda: objective(model(Box("projected"), energy), x, target)) == sentence
     factor = float(sentence.split("Scaled(energy, ")[1].rstrip(")"))
-    loss = objective(model(Box(), Scaled(energy, factor)), x, target)
+    loss = objective(model(Box("projected"), Scaled(energy, factor)), x, target)
     assert float(loss.detach()) < 3
     loss.backward()
     assert float(energy.weight.grad.abs()) > 0  # type: ignore[union-attr]
@@ -252,7 +252,7 @@ def test_deep_values_say_the_scale_they_need(fit: str, offset: float, sentence: 
 def test_deep_values_look_at_the_first_batch_of_an_energy_alone() -> None:
     """Training may lead the energy anywhere."""
     x, target = torch.rand(4, 3), torch.ones(4, 3)
-    net, objective = model(Box(), Curved(1e-3)), DeepValue(f1)
+    net, objective = model(Box("projected"), Curved(1e-3)), DeepValue(f1)
     objective(net, x, target)
     net.energy.offset = -1000.0
     objective(net, x, target)

@@ -192,7 +192,7 @@ def hamming(y: Tensor, target: Tensor) -> Tensor:
 
 
 def _box_model() -> spen.SPEN:
-    minimizer = spen.Minimizer(Box(), GradientDescent(60, 2.0), Checkpointed())
+    minimizer = spen.Minimizer(Box("projected"), GradientDescent(60, 2.0), Checkpointed())
     return spen.SPEN(energy=Table(), init=_Half(), minimizer=minimizer)
 
 

@@ -89,7 +89,7 @@ def test_what_has_no_plane_says_so() -> None:
     with pytest.raises(ValueError, match="a slice needs at least 3 points a side, not 2"):
         slice_energy(model(BOWL), START, size=2)
     with pytest.raises(ValueError, match="a slice is drawn over real numbers or a simplex, not over Box"):
-        slice_energy(model(BOWL, Box()), START)
+        slice_energy(model(BOWL, Box("projected")), START)
 
 
 def test_the_figure_has_the_plane_the_path_and_the_line() -> None:

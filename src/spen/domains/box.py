@@ -16,9 +16,9 @@ BoxUpdate = Literal["projected", "logits", "through_logits"]
 class Box(Domain):
     """The box [0, 1]ⁿ, or ``low`` ≤ y ≤ ``high``, by one of three updates.
 
-    ``projected``       y ← Clip[y − d]. Init returns y_0, clipped. The gradient is exactly 0 where it clips.
     ``logits``          l ← l − η ∇E(y(l)): Eq. 8 for two classes. Init returns logits.
     ``through_logits``  l ← l − η ∇_l E(y(l)). Init returns logits.
+    ``projected``       y ← Clip[y − d]. Init returns y_0, clipped. The gradient is exactly 0 where it clips.
 
     y(l) = low + (high − low)·sigmoid(l). The bounds are numbers, or tensors that broadcast to one example of y; tensors
     are kept as buffers that are not part of the state dict.
@@ -27,9 +27,7 @@ class Box(Domain):
     low: float | Tensor
     high: float | Tensor
 
-    def __init__(
-        self, update: BoxUpdate = "projected", *, low: float | Tensor = 0.0, high: float | Tensor = 1.0
-    ) -> None:
+    def __init__(self, update: BoxUpdate = "logits", *, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> None:
         super().__init__()
         if update not in ("projected", "logits", "through_logits"):
             raise ValueError(f'Box has no update {update!r}; choose "projected", "logits" or "through_logits"')

@@ -53,7 +53,9 @@ def known_problems(batch: int = 3, size: int = 5) -> list[Problem]:
     quadratics = [Problem("quadratic over the reals", Reals(), Quadratic(curved), center, zero, center)]
     diagonal = torch.diag(torch.linspace(0.5, 2, size, dtype=torch.float64))
     quadratics += [
-        Problem("quadratic over the box", Box(), Quadratic(diagonal), center, zero + 0.5, center.clamp(0, 1)),
+        Problem(
+            "quadratic over the box", Box("projected"), Quadratic(diagonal), center, zero + 0.5, center.clamp(0, 1)
+        ),
         Problem(
             "distance over the simplex",
             Simplex("projected"),

@@ -41,10 +41,10 @@ def all_domains() -> list[Domain]:
     """Every domain with every update."""
     return [
         Reals(),
-        Box(),
+        Box("projected"),
         Box("logits"),
         Box("through_logits"),
-        Box(low=-0.5, high=0.25),
+        Box("projected", low=-0.5, high=0.25),
         Box("through_logits", low=torch.tensor(-2.0), high=3.0),
         Simplex("logits"),
         Simplex("through_logits"),
