@@ -119,7 +119,7 @@ def test_answers_for_programs(answers: dict[str, Answer]) -> None:
     listed = read("spen list --json")
     assert {m["name"]: m["task"] for m in listed["models"]}["dp-3"] == "denoising"
     recipes = listed["recipes"]
-    assert {r["task"] for r in recipes} == {"denoising", "srl", "multilabel"}
+    assert {r["task"] for r in recipes} == {"denoising", "srl", "multilabel", "reasoning"}
     assert {"foe-20+", "dp-ssvm", "bibtex-deep-value", "structured"} <= {r["name"] for r in recipes}
     trained = read("spen train bibtex-end-to-end --json")
     assert trained["finished"] is True

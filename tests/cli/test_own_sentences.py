@@ -69,7 +69,8 @@ def test_predict_export_and_open_again(folder: Path) -> None:
 
 
 def test_stdin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO((folder / "mine" / "dev.conllu").read_text()))
+    text = io.BytesIO((folder / "mine" / "dev.conllu").read_bytes())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text, encoding="utf-8"))
     piped = spen("predict", "srl-grammar", "-")
     assert piped.out == spen("predict", "srl-grammar", "mine/dev.conllu").out
     assert "4 sentences" in piped.err

@@ -51,7 +51,6 @@ def test_props_and_json_in_files(sentence: Path, tmp_path: Path) -> None:
     ("model", "line"),
     [
         ("srl-ewt --json", "--json prints the names of the files that were written; give --out as well"),
-        ("dp-3", "images need --out, a file or a folder"),
     ],
 )
 def test_an_answer_that_needs_a_file_asks_for_one(sentence: Path, model: str, line: str) -> None:

@@ -40,6 +40,7 @@ SMALLER = {
     "spen train dp-3": _DENOISING,
     "spen train denoise": _DENOISING,
     "spen train srl/spen": _ROLES,
+    "spen train sudoku-small": "--set width=4 --set rounds=1 --set steps=2 --set epochs=1",
     "spen train bibtex-": _SETS,
     "spen train labels": _SETS,
     "spen reproduce table1 --quick": "--rows tv",
@@ -94,6 +95,7 @@ def build(folder: Path) -> None:
     for name in ("noisy.png", "depth.png", "frames/a.png", "frames/b.png", *photos):
         Image.fromarray(depth).save(folder / name)
     (folder / "sentences.conllu").write_text(CONLLU, encoding="utf-8")
+    (folder / "puzzles.txt").write_text("....1.3..2..3...\n", encoding="utf-8")
     corpus = make_corpus(6, seed=1)
     for name in ("gold.props.gz", "pred.props", "other.props"):
         write_props(folder / name, corpus)

@@ -47,8 +47,6 @@ def predict(
     task = tasks.find(saved.task)
     check_options("predict", task, options or {})
     out = None if out == STANDARD else out
-    if STANDARD in inputs and not task.reads_stdin:
-        raise ValueError(f"models of {task.name} read files, not the standard input")
     missing = [path for path in inputs if not path.exists() and path != STANDARD]
     if missing:
         raise ValueError(f"{missing[0]} does not exist")

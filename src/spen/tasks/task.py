@@ -207,8 +207,6 @@ class Task(ABC):
     """What ``Listed.published`` is, as a heading of ``spen list``."""
     table: str | None = None
     """The name under which ``spen reproduce`` knows all rows of the task."""
-    reads_stdin: bool = False
-    """Whether ``predict`` takes ``-`` for the standard input."""
     options: Mapping[str, tuple[Option, ...]] = {}
     """Options of the task by command: train, evaluate, predict, bench, reproduce."""
     commands: tuple[Command, ...] = ()

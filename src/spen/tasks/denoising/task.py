@@ -51,7 +51,6 @@ class Denoising(Task):
     name = "denoising"
     unit = "the paper's PSNR"
     table = "table1"
-    reads_stdin = True
     tab = "spen.tasks.denoising.tab:DenoisingTab"
     options = {
         "train": (_NOISE, _PEAK, _HOLES, _SPLIT_SEED),

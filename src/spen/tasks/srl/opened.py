@@ -81,7 +81,7 @@ class RoleLabeller(Opened):
         names = [_stem(file) for file in files]
         if out is not None and len(set(names)) < len(files):
             raise ValueError(f"two of the files are called {Counter(names).most_common(1)[0][0]}; rename one")
-        texts = [parse_conllu(*_read(file)) for file in files]
+        texts = [parse_conllu(read_text(file), str(file)) for file in files]
         if [] in texts:
             raise ValueError(f"{files[texts.index([])]} holds no sentence; CoNLL-U has a line for each word")
         every = [sentence for sentences in texts for sentence in sentences]
@@ -108,10 +108,5 @@ class RoleLabeller(Opened):
         return corpus.batch(np.flatnonzero(corpus.widest > 0)[:wanted])[0]
 
 
-def _read(file: Path) -> tuple[str, str]:
-    """The text of a file, or of stdin for ``-``, and what errors call it."""
-    return (sys.stdin.read(), "stdin") if file == Path("-") else (read_text(file), str(file))
-
-
 def _stem(file: Path) -> str:
-    return "stdin" if file == Path("-") else file.name.removesuffix(".gz").removesuffix(".conllu")
+    return file.name.removesuffix(".gz").removesuffix(".conllu")

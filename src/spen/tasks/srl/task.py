@@ -53,7 +53,6 @@ class RoleLabelling(Task):
     name = "srl"
     unit = "the paper's test F1"
     table = "table2"
-    reads_stdin = True
     tab = "spen.tasks.srl.tab:RolesTab"
     options = {
         "predict": (Option("style", Literal["props", "json", "pretty"], "How roles are written (props).", "--format"),),
