@@ -94,7 +94,7 @@ def test_a_file_names_a_builder_and_never_code(tmp_path: Path) -> None:
     with pytest.raises(ValueError) as error:
         spen.SPEN.from_pretrained(tmp_path)
     assert str(error.value) == (
-        "no builder 'os:system' is registered here; there are denoising, multilabel, squares, srl. "
+        "no builder 'os:system' is registered here; there are denoising, multilabel, reasoning, squares, srl. "
         "Import the module that registers it, or give build="
     )
 

@@ -126,7 +126,8 @@ def test_a_sigterm_waits_for_a_state_that_is_not_written_yet(tmp_path: Path, mon
 
 def test_the_command_line_ends_with_the_resumable_status(tmp_path: Path) -> None:
     spen = [sys.executable, "-c", "from spen.cli import main; main()"]
-    train = ["train", "dp-3", "--out", str(tmp_path), "--device", "cpu", "--set", "batches=100000"]
+    small = ("batches=100000", "per_epoch=10", "batch_size=2", "crop=24x32", "width=4", "gradient=exact")
+    train = ["train", "dp-3", "--out", str(tmp_path), "--device", "cpu", *(f"--set={change}" for change in small)]
     process = subprocess.Popen([*spen, *train], env=toy.ENVIRONMENT, stderr=subprocess.PIPE, text=True)
     try:
         give_up = time.monotonic() + LIMIT

@@ -139,7 +139,7 @@ def test_the_curves_do_not_wait_for_a_descent(home: Path) -> None:
     page = build(Catalogue([home / "runs"]), home)
     kinds = [(fn.name, fn.concurrency_id, fn.concurrency_limit) for fn in page.fns.values()]
     heavy = [name for name, *kind in kinds if kind == ["descent", 1]]
-    assert sorted(heavy) == ["denoise", "label", "show_landscape", "show_landscape"]
+    assert sorted(heavy) == ["denoise", "label", "show_landscape", "show_landscape", "show_landscape", "solve"]
     assert all(kind != "descent" for name, kind, _ in kinds if name not in heavy)
     assert all(fn.api_visibility == "private" for fn in page.fns.values())
 
