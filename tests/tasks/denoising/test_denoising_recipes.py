@@ -20,7 +20,8 @@ from spen.tasks.denoising.train import stages_of
 TRAINED = [name for name, recipe in RECIPES.items() if not isinstance(recipe.method, Classical)]
 METHODS = [name for name in TRAINED if name not in PAPER or name == "paper/dp-3"]  # the same classes under other names
 SMALL = {"width": 4, "blocks": 1, "scales": 2}
-IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient"}  # they leave the first answer as it is
+# They leave the first answer as it is: the search does nothing where every step lowers the energy.
+IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient", "line_search"}
 # A net that does not see the level must add to its input.
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("convnet", "blind"): {"residual": True},
@@ -156,3 +157,16 @@ def test_every_pixel_counts_where_the_truth_is_not_known() -> None:
     frame = Frame(torch.zeros(1, 1, 2), mask, torch.tensor([[[0.5, 0.0]]]), mask, mask, ~mask)
     assert target(frame).scored.tolist() == [[[1.0, 0.0]]]
     assert target(frame, every_pixel=True).scored.tolist() == [[[1.0, 1.0]]]
+
+
+def test_a_line_search_never_raises_the_energy() -> None:
+    x = Observation(torch.rand(2, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.ones(2, 1, 8, 8))
+    rises = {}
+    for search in ("false", "true"):
+        torch.manual_seed(0)
+        model, _ = build(
+            find_recipe(f"foe-20:line_search={search}:rate=2:gradient=exact:width=4"), find_regime("rooms")
+        )
+        energies = torch.stack(list(model(x).energies)).detach()
+        rises[search] = bool((energies.diff(dim=0) > 1e-4 * energies[:-1].abs()).any())
+    assert rises == {"false": True, "true": False}

@@ -136,6 +136,7 @@ def build_model(system: System, scale: float, kind: Kind = "gaussian") -> spen.S
         decay=system.momentum,
         dampening=system.dampening,
         learn_rates=system.learn_rates,
+        backtracks=10 if system.line_search else None,
     )
     return spen.SPEN(
         features=nn.Sequential(*features) if features else None,

@@ -41,12 +41,14 @@ class System:
     What the paper does is a switch each: ``scaled=False`` sets s = 1; ``mask=False`` takes missing readings as the
     zeros that the sensor writes, in the data term too; ``fill=False`` starts from y_0 = x with these zeros;
     ``average_pooling`` divides a deep prior by the number of pixels; ``dampening`` is that of ``Momentum``.
+    ``line_search`` halves a step that would raise the energy up to ten times, and else leaves it out.
     """
 
     prior: PriorName
     steps: int
     momentum: float = 0.25
     dampening: float = 0.0
+    line_search: bool = False
     learn_rates: bool = True
     iterate_loss: Literal["harmonic", "last"] = "harmonic"
     objective: ObjectiveName = "end-to-end"
