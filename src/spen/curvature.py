@@ -1,4 +1,4 @@
-"""η·λ_max < 2(1 + β): a descent with rates η and momentum β is stable where the energy curves no more than that.
+"""η·(1 − d)·λ_max < 2(1 + β): a descent with rates η, momentum β and dampening d is stable where this holds.
 
 λ_max is the largest eigenvalue, in absolute value, of the Jacobian of the gradient that the descent follows, by power
 iteration on Hessian-vector products: H over the reals and ``through_logits``, H·∂y/∂z where z are logits of y.
@@ -17,6 +17,7 @@ from spen.gradients.second_order import exact_product
 from spen.model import SPEN
 from spen.parameters import Positive
 from spen.protocols import Domain
+from spen.rules import LBFGS, LearnedOptimizer
 from spen.tensors import flat
 
 __all__ = ["Stability", "limit_rates", "measure"]
@@ -29,11 +30,12 @@ class Stability:
     curvatures: Tensor  # (B,): |λ|_max at the answer of each example
     rate: float  # the largest rate
     decay: float  # β, 0 without momentum
+    dampening: float = 0.0  # d
 
     @property
     def limit(self) -> float:
-        """2(1 + β)/λ_max: rates above it diverge."""
-        largest = float(self.curvatures.max())
+        """2(1 + β)/((1 − d)·λ_max): rates above it diverge."""
+        largest = (1 - self.dampening) * float(self.curvatures.max())
         return 2 * (1 + self.decay) / largest if largest > 0 else float("inf")
 
     @property
@@ -61,7 +63,8 @@ def measure(model: SPEN, x: Any, *, iterations: int = 10) -> Stability:
         v = v / flat(v).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.dim() - 1))
         v = _applied(potential, domain, z, v)
         growth = flat(v).norm(dim=1)
-    return Stability(growth, float(rates().detach().max()), float(getattr(minimizer.rule, "decay", 0.0)))
+    momentum = (float(getattr(minimizer.rule, name, 0.0)) for name in ("decay", "dampening"))
+    return Stability(growth, float(rates().detach().max()), *momentum)
 
 
 def limit_rates(model: SPEN, x: Any, *, share: float = 0.9, iterations: int = 10) -> Stability:
@@ -76,10 +79,11 @@ def limit_rates(model: SPEN, x: Any, *, share: float = 0.9, iterations: int = 10
 
 
 def _rates(model: SPEN) -> Positive:
-    rates = getattr(getattr(model.minimizer, "rule", None), "rates", None)
-    if not isinstance(rates, Positive):
-        kind = type(getattr(model.minimizer, "rule", model.minimizer)).__name__
-        raise ValueError(f"a limit of the rates needs a rule with rates, such as Momentum, not {kind}")
+    rule = getattr(model.minimizer, "rule", None)
+    rates = getattr(rule, "rates", None)
+    if not isinstance(rates, Positive) or isinstance(rule, LBFGS | LearnedOptimizer):
+        kind = type(model.minimizer if rule is None else rule).__name__
+        raise ValueError(f"a limit of the rates needs GradientDescent or Momentum, not {kind}")
     return rates
 
 

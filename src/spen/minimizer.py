@@ -95,7 +95,7 @@ class Minimizer(nn.Module):
         if steps is None or steps == self.rule.steps:
             return self.rule
         found = self._extended.get(steps)
-        if found is None or found.rule is not self.rule:
+        if found is None or found.rule is not self.rule or found.backtracks != self.rule.backtracks:
             found = self._extended[steps] = Extended(self.rule, steps)
         return found
 

@@ -83,6 +83,8 @@ def search(
     _check(model, restarts, noise, start, select, solved, rows)
     features = model.features(x)
     begin = model._start(features)
+    if torch.is_autocast_enabled(begin.device.type) and begin.dtype.itemsize < 4:
+        begin = begin.float()  # as the minimiser does
     batch = begin.shape[0]
     domain = model.minimizer.domain
     tried = _Tried(begin, domain.output(domain.enter(begin)).clone(), restarts, solved is not None)
@@ -138,7 +140,8 @@ class _Tried:
         for r in which.unique().tolist():
             own = which == r
             rows, new = at[own], right[own]
-            better = (new & ~self.solved[rows]) | ((new == self.solved[rows]) & (scores[own] < self.scores[rows]))
+            # The first that is solved stays: whether there are others depends on how many run at once.
+            better = ~self.solved[rows] & (new | (scores[own] < self.scores[rows]))
             if r == 0:
                 better = torch.ones_like(better)
             kept = rows[better]

@@ -108,6 +108,25 @@ def test_answers_do_not_depend_on_how_many_run_at_once() -> None:
         assert torch.allclose(other.energies, one.energies, equal_nan=True)
 
 
+def test_the_first_solved_answer_stays_whatever_runs_at_once() -> None:
+    def found(rows: int) -> list[int]:
+        options: dict[str, Any] = {"solved": lambda y, x: (y.abs() > 1.2).flatten(), "rows": rows}
+        draws = torch.Generator().manual_seed(3)
+        return wells().search(X, steps=1, restarts=12, noise=2.0, generator=draws, **options).selected.tolist()
+
+    assert found(1) == found(3) == found(64)
+    assert max(found(1)) > 0
+
+
+def test_a_search_under_autocast_keeps_answers_in_float32() -> None:
+    torch.manual_seed(0)
+    model = spen.SPEN(
+        energy=DoubleWell(), init=nn.Linear(1, 1), minimizer=spen.Minimizer(Reals(), GradientDescent(3, 0.1), Exact())
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        assert model.search(X.float(), restarts=3).output.dtype == torch.float32
+
+
 def test_the_start_may_be_random() -> None:
     far = 1000 + X
     model = spen.SPEN(energy=Linear(), init=nn.Identity(), minimizer=spen.Minimizer(Reals(), GradientDescent(1, 1e-9)))
@@ -195,6 +214,37 @@ def test_steps_that_raise_the_energy_are_halved_or_not_taken() -> None:
     assert output(30.0, 3) == 1.0  # an eighth is still too long
     assert output(30.0, 4) == pytest.approx(1 - 30 / 16)
     assert output(0.5, 4) == 0.5  # taken as it is
+
+
+def test_a_step_that_is_not_taken_is_no_arrival() -> None:
+    square, start = spen.testing.problems.Quadratic(torch.eye(1)), torch.tensor([[1.0], [2.0]])
+    rule, stop = GradientDescent(3, [3.0, 0.5, 0.5], backtracks=0), spen.RelativeChange(1e-4)
+    trajectory = spen.Minimizer(Reals(), rule, stop=stop)(square, torch.zeros(2, 1), start)
+    assert trajectory.output.tolist() == [[0.25], [0.5]]
+    assert not bool(trajectory.converged.any())
+
+
+def test_examples_that_stopped_cost_no_backtracks() -> None:
+    calls = 0
+
+    class Counted(spen.testing.problems.Quadratic):
+        def forward(self, y: Tensor, features: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return super().forward(y, features)
+
+    start = torch.tensor([[1e-9], [1.0]])  # the first has arrived at once
+    rule, stop = GradientDescent(10, 0.1, backtracks=5), spen.RelativeChange(1e-3)
+    spen.Minimizer(Reals(), rule, Exact(), stop)(Counted(torch.eye(1)), torch.zeros(2, 1), start)
+    assert calls <= 2 * 10 + 2  # a gradient and one trial for each step
+
+
+def test_backtracks_that_change_count_for_other_numbers_of_steps_too() -> None:
+    square, start = spen.testing.problems.Quadratic(torch.eye(1)), torch.ones(1, 1)
+    minimizer = spen.Minimizer(Reals(), GradientDescent(2, 3.0, backtracks=0), Exact())
+    assert float(minimizer(square, torch.zeros(1, 1), start, steps=4).output) == 1.0
+    minimizer.rule.backtracks = None
+    assert float(minimizer(square, torch.zeros(1, 1), start, steps=4).output) == 16.0
 
 
 @pytest.mark.parametrize("domain", [Reals(), Box("through_logits"), Simplex("logits")], ids=str)

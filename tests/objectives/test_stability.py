@@ -142,12 +142,17 @@ def test_rates_are_lowered_to_the_limit() -> None:
     assert model.minimizer.rule.rates().detach().tolist() == pytest.approx([0.1, 0.4])  # type: ignore[operator]
     with pytest.raises(ValueError, match=r"share is the part of the largest stable rate that is allowed, in \(0, 1\]"):
         limit_rates(model, X, share=2.0)
-    lbfgs = bowl(LBFGS(2))
-    lbfgs.minimizer.rule = nn.Identity()  # type: ignore[assignment]
-    with pytest.raises(
-        ValueError, match="a limit of the rates needs a rule with rates, such as Momentum, not Identity"
-    ):
-        measure(lbfgs, X)
+    with pytest.raises(ValueError, match="a limit of the rates needs GradientDescent or Momentum, not LBFGS"):
+        measure(bowl(LBFGS(2)), X)
+
+
+@pytest.mark.parametrize(("rate", "arrives"), [(3.5, True), (4.0, False)])
+def test_dampening_raises_the_limit(rate: float, arrives: bool) -> None:
+    """λ = 10, β = d = 0.9: 2(1 + 0.9)/(0.1 · 10) = 3.8."""
+    model = bowl(Momentum(600, rate, decay=0.9, dampening=0.9), 10 * torch.eye(3))
+    assert measure(model, X).limit == pytest.approx(3.8)
+    outputs = model.minimizer(model.energy, X, X + 1).outputs
+    assert (float((outputs[-1] - outputs[-2]).abs().max()) < 1e-3) == arrives
 
 
 def test_training_keeps_the_rates_below_the_limit() -> None:

@@ -150,6 +150,20 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     assert elastic.whole(tmp_path).complete
 
 
+def test_a_lock_ends_though_a_child_holds_the_file_open(tmp_path: Path) -> None:
+    with Run(tmp_path).locked():
+        child = os.fork()
+        if child == 0:  # as a worker of a DataLoader that persists
+            time.sleep(60)
+            os._exit(0)
+    try:
+        with Run(tmp_path).locked():
+            assert (tmp_path / "lock").exists()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_a_full_disk_loses_nothing_that_was_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = elastic.whole(tmp_path / "whole").load()
     written, save = [], checkpoint_files.save_file

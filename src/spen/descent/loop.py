@@ -88,6 +88,8 @@ class Descend:
             if self.stop is None:
                 continue
             arrived = self.stop.converged(previous.detach(), y.detach()) & ~path.converged
+            if scale is not None:
+                arrived = arrived & (scale > 0)  # a step that was not taken is no arrival
             path.steps_used = path.steps_used.masked_fill(arrived, t + 1)
             path.converged = path.converged | arrived
             if self.masked:
@@ -128,6 +130,8 @@ class Descend:
     ) -> Tensor:
         """(B,): 1, ½, ¼ … or 0 of the direction, the first that does not raise the energy of each example."""
         direction, _ = self.rule.update(t, z, g, state)
+        if rows is not None:  # NaN where an example has stopped, and nothing is ≤ NaN
+            before = torch.full_like(before, torch.inf).index_copy(0, rows, before.index_select(0, rows))
         scale = z.new_ones(z.shape[0])
         for tries in range(self.rule.backtracks or 0, -1, -1):
             moved = self.domain.step(z, direction * _as_rows(scale, direction))

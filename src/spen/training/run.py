@@ -55,7 +55,11 @@ class Run:
                     raise ValueError(
                         f"another process trains in {self.folder}: wait until it has ended, or give another folder"
                     ) from None
-            yield
+            try:
+                yield
+            finally:
+                if fcntl is not None:
+                    fcntl.flock(file, fcntl.LOCK_UN)  # workers of a DataLoader hold the file open, too
 
     @classmethod
     def begin(cls, folder: Path | str, recipe: dict[str, Any], seed: int) -> Run:
