@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from spen.cli import main
+from spen.models import open_model
 from tests.cli.world import spen
 
 OPTIONS = {"batches": "2", "per_epoch": "2", "batch_size": "2", "width": "4", "crop": "16x16"}
@@ -174,6 +176,12 @@ def folder_with(place: Path, name: str, *files: str) -> None:
             ("--noise", "gaussian:25"),
             "train.txt: names 'a.png', and there is no suc",
         ),
+        (
+            ("a.png", "train.txt", "dev.txt", "test.txt"),
+            ("--noise", "gaussian:25"),
+            "names 'a.png', and so does train.txt; keep it in one list",
+        ),
+        (("a.png", "b.png"), ("--noise", "gaussian:25"), "holds 2 images; training needs 3 or more, one for each"),
         (("a.png",), ("--noise", "salt:3"), "--noise is gaussian:SIGMA (of 255), poisson:PEAK"),
     ],
 )
@@ -191,6 +199,7 @@ def test_what_is_wrong_with_a_folder_is_one_sentence(
     ("command", "line"),
     [
         ("evaluate dp-3 --sigma 5", "dp-3 is not told the noise, so --sigma does nothing; leave it away"),
+        (f"evaluate {RUN} --data own --split-seed 1", "was trained with --split-seed 0; its test images are those"),
         (f"evaluate {RUN} --strength 5", "is told its noise by --sigma, out of 255"),
         (f"evaluate {RUN} --sigma -5", "the noise that a model is told is 0 or more"),
         (
@@ -213,3 +222,22 @@ def test_a_pair_of_two_sizes_is_left_out_and_named(place: Path) -> None:
     answer = spen("evaluate", RUN, "--data", "sizes")
     assert answer.status == 0, answer.err
     assert "1 left out: 1: its clean image is 20×20 and its noisy one 20×9" in answer.err
+
+
+def test_images_are_read_as_those_of_training_were(place: Path) -> None:
+    folder_with(place, "deep", *(f"{k}.png" for k in range(3)))
+    for k in range(3):
+        Image.fromarray(np.full((20, 20), 40_000 + k, np.uint16)).save(place / "deep" / f"{k}.png")
+    train = ("train", "denoise", "--data", "deep", "--noise", "gaussian:25", "--peak", "65535", *SMALL)
+    assert spen(*train).status == 0
+    model = open_model(place / "runs" / "deep" / "denoise" / "seed-0")
+    seen: list[float] = []
+
+    def denoise(x: Any) -> Any:
+        seen.append(float(x.image.max()))
+        return x.image
+
+    model.denoise = denoise
+    list(model.predict([place / "deep" / "0.png"], place / "deep.png"))
+    list(model.predict([place / "deep" / "0.png"], place / "deep.png", peak=40_000.0))
+    assert seen == pytest.approx([40_000 / 65_535, 1.0])

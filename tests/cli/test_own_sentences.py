@@ -97,8 +97,13 @@ def test_reproduce(folder: Path) -> None:
         ),
         (
             "predict srl-grammar mine/dev.conllu empty/../mine/dev.conllu -o y",
-            "two of the files are called dev; rename one",
+            "mine/dev.conllu and empty/../mine/dev.conllu would both be written to y/dev.props; rename one",
         ),
+        (
+            "predict srl-grammar mine/dev.conllu -o mine/dev.conllu",
+            "mine/dev.conllu would be overwritten by the answer",
+        ),
+        ("predict srl-grammar mine -o mine", "mine/dev.props would be overwritten by the answer for mine/dev.conllu"),
         ("train local --data other", "dev.props:1: 3 tokens where other/dev.conllu:2 has"),
     ],
 )

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from spen.search import Found
     from spen.training import Stage
 
-__all__ = ["SimpleOpened", "SimpleTask", "answer_files"]
+__all__ = ["SimpleOpened", "SimpleTask", "answer_files", "check_targets"]
 
 _SEARCH = (
     Option("steps", int, "Steps of each descent; more than were trained repeat the last one.", least=1),
@@ -254,13 +254,21 @@ def answer_files(inputs: Sequence[Path], out: Path | None, suffix: str = "") -> 
     """
     files = [p for path in inputs for p in (sorted(path.iterdir()) if path.is_dir() else [path])]
     if out is None:
-        raise ValueError("give --out, a file for one input or a folder for several")
+        raise ValueError("give --out, a file for one input or a folder for several, not stdout")
     single = len(files) == 1 and not inputs[0].is_dir() and bool(out.suffix)
     targets = [out if single else out / (path.stem + suffix if suffix else path.name) for path in files]
-    for path, target in zip(files, targets, strict=True):
-        if target.resolve() in {p.resolve() for p in files}:
-            raise ValueError(f"{target} would be overwritten by the answer for {path}; give another -o")
+    check_targets(files, targets)
     return list(zip(files, targets, strict=True))
+
+
+def check_targets(files: Sequence[Path], targets: Sequence[Path], others: Sequence[Path] = ()) -> None:
+    """Refuse answers that would replace an input, one of ``others``, or each other."""
+    given, first = {path.resolve() for path in (*files, *others)}, dict[Path, Path]()
+    for path, target in zip(files, targets, strict=True):
+        if target.resolve() in given:
+            raise ValueError(f"{target} would be overwritten by the answer for {path}; give another -o")
+        if (other := first.setdefault(target.resolve(), path)) != path:
+            raise ValueError(f"{other} and {path} would both be written to {target}; rename one")
 
 
 def _tuples(options: Mapping[str, Any]) -> dict[str, Any]:

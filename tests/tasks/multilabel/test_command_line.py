@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +89,25 @@ def test_a_table_that_has_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     after = spen("evaluate", RUN, "--data", str(moved), "--json").out
     assert json.loads(after)["f1"] == json.loads(before)["f1"], "its test rows, as before"
     moved.rename("songs.csv")
+
+
+def test_a_table_that_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    before = Path("songs.csv").read_text()
+    Path("songs.csv").write_text(before + "99.0,C,0,1\n")
+    try:
+        answer = spen("evaluate", RUN)
+        assert answer.status == 2
+        assert "songs.csv has changed since runs/songs/labels/seed-0 was trained, so its test rows are" in answer.err
+        assert json.loads(spen("evaluate", RUN, "--data", "songs.csv", "--json").out)["examples"] == 151
+    finally:
+        Path("songs.csv").write_text(before)
+
+
+def test_a_table_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path("new.csv").read_bytes()), encoding="utf-8"))
+    assert spen("predict", RUN, "-").out == spen("predict", RUN, "new.csv").out != ""
 
 
 def test_other_formats(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,12 @@ def test_mistakes_are_one_sentence(trained: Path, tmp_path: Path) -> None:
     file = tmp_path / "p.txt"
     file.write_text("." * 16)
     done = run("predict", str(trained), str(file), "-o", str(file), "--device", "cpu")
-    assert "would be overwritten by its own answers; give another -o" in done.err
+    assert f"{file} would be overwritten by the answer for {file}; give another -o" in done.err
+    (tmp_path / "q").mkdir()
+    other = tmp_path / "q" / "p.txt"
+    other.write_text("." * 16)
+    done = run("predict", str(trained), str(file), str(other), "-o", str(tmp_path / "out"), "--device", "cpu")
+    assert f"{file} and {other} would both be written to {tmp_path}/out/p.csv; rename one" in done.err
     done = run("train", "sudoku", "--data", "rrn", "--out", str(tmp_path / "r"))
     assert done.status == 2
     assert "rrn is for tests alone; train on satnet" in done.err

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spen.tasks.denoising.data import DepthPairs, Frames, Images, Rooms
-from spen.tasks.denoising.folder import open_parts
+from spen.tasks.denoising.folder import FEWEST, open_parts
 from spen.tasks.denoising.images import BadImage, list_images
 from spen.tasks.denoising.leaves import Leaves
 from spen.tasks.denoising.noise import Noise
@@ -96,7 +96,11 @@ def open_leaves(regime: Regime, quick: bool) -> Splits:
 
 def open_folder(regime: Regime, quick: bool) -> Splits:
     """The images of a folder."""
-    parts, _ = open_parts(regime)
+    parts, chosen = open_parts(regime)
+    if not chosen and len(parts["all"]) < FEWEST:
+        raise BadImage(
+            f"{regime.folder}: holds {len(parts['all'])} images; training needs {FEWEST} or more, one for each split"
+        )
     return Splits(*(parts[name] for name in SPLIT_NAMES))
 
 

@@ -218,6 +218,11 @@ def _listed(items: Sequence[Item], lists: dict[str, Path]) -> dict[str, list[Ite
         parts[part] = [known[name] for name in names]
         if not names:
             raise BadImage(f"{path}: names no image; write one name a line")
+    named: dict[str, str] = {}
+    for part, chosen in parts.items():
+        for item in chosen:
+            if (other := named.setdefault(item.name, part)) != part:
+                raise BadImage(f"{lists[part]}: names {item.name!r}, and so does {other}.txt; keep it in one list")
     return parts
 
 

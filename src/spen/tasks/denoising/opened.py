@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,10 +101,22 @@ class Denoiser(Opened):
         from spen.tasks.denoising.train import open_splits
 
         regime = find_regime(data or self.regime.saved, **reading)
+        if regime.folder and self.regime.folder:
+            regime = self._as_trained(regime, reading)
         if not regime.folder or regime.folder == self.regime.folder:
             return regime, getattr(open_splits(regime, quick=self.quick), split), split
         parts, chosen = open_parts(regime)
         return (regime, parts[split], split) if chosen else (regime, parts["all"], "all")
+
+    def _as_trained(self, regime: Regime, reading: dict[str, Any]) -> Regime:
+        """A folder read as the training folder was, where nothing else is said; its own split is not changed."""
+        as_before = {key: getattr(self.regime, key) for key in ("peak", "holes") if key not in reading}
+        if regime.folder == self.regime.folder:
+            seed = self.regime.split_seed
+            if reading.get("split_seed", seed) != seed:
+                raise ValueError(f"{self.name} was trained with --split-seed {seed}; its test images are those")
+            as_before["split_seed"] = seed
+        return replace(regime, **as_before)
 
     def told(self, sigma: float | None, strength: float | None) -> float | None:
         """The noise in units of the image that --sigma or --strength say."""
@@ -128,13 +141,14 @@ class Denoiser(Opened):
         *,
         progress: Progress | None = None,
         peak: float | None = None,
-        holes: Holes = "auto",
+        holes: Holes | None = None,
         sigma: float | None = None,
         strength: float | None = None,
         batch: int = 1,
         **options: Any,
     ) -> Iterator[Path]:
         told = self.told(sigma, strength)
+        peak, holes = self.regime.peak if peak is None else peak, holes or self.regime.holes
         files = FileDenoiser(self.denoise, self.kind, told, peak, holes, batch, depth=self.regime.depth, name=self.name)
         if out is None:
             if len(inputs) != 1 or inputs[0].is_dir():

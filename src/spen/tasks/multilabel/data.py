@@ -85,8 +85,8 @@ def locate(name: str | Path) -> Path:
 
 
 def read_table(path: Path) -> Table:
-    """One file. An npz holds ``x`` and, if it has labels, ``y``."""
-    if path.suffix not in FORMATS:
+    """One file. An npz holds ``x`` and, if it has labels, ``y``; a file without an ending, as stdin is, is CSV."""
+    if path.suffix and path.suffix not in FORMATS:
         raise ValueError(f"{path} should end in one of {', '.join(FORMATS)}")
     if path.suffix == ".npz":
         tables = _read_npz(path)
@@ -103,7 +103,7 @@ def read_table(path: Path) -> Table:
         raise ValueError(f"{path} is empty")
     if path.suffix == ".arff":
         return read_arff(path, text)
-    return read_csv(path, text) if path.suffix in (".csv", ".tsv") else read_libsvm(path, text)
+    return read_csv(path, text) if path.suffix in ("", ".csv", ".tsv") else read_libsvm(path, text)
 
 
 def hold_out(data: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:

@@ -77,7 +77,13 @@ class LabelSetPredictor(Opened):
         if not data and not locate(name).exists():
             raise ValueError(f"{name}, which {self.name} was trained on, is not here: give --data with its new place")
         tables = read_parts(name, targets)
-        if data and len(tables) == 1 and not self._learned_from(tables[0]):
+        changed = len(tables) == 1 and not self._learned_from(tables[0])
+        if changed and not data:
+            raise ValueError(
+                f"{name} has changed since {self.name} was trained, so its test rows are not known; "
+                f"score all of its rows with --data {name}, or train again"
+            )
+        if changed:
             part, which = self.schema.label_sets(tables[0]), ""  # every row of another table
         else:
             splits = load(name, targets, dev=self.recipe.dev, schema=self.schema)

@@ -13,7 +13,7 @@ from spen.storage import write_whole
 from spen.tasks.reasoning.data import boards, one_hot, read_puzzles
 from spen.tasks.reasoning.metrics import obeys_the_rules
 from spen.tasks.reasoning.sudoku import format_board
-from spen.tasks.simple import SimpleOpened
+from spen.tasks.simple import SimpleOpened, check_targets
 from spen.tasks.task import Progress
 
 __all__ = ["PuzzleSolver"]
@@ -28,18 +28,19 @@ class PuzzleSolver(SimpleOpened):
         folders = [path for path in inputs if path.is_dir()]
         if folders:
             raise ValueError(f"{folders[0]} is a folder; name the files with puzzles in it")
-        if out is not None and any(out.resolve() == path.resolve() for path in inputs):
-            raise ValueError(f"{out} would be overwritten by its own answers; give another -o")
-        files = [(path, read_puzzles(path)) for path in inputs]
-        for path, puzzles in files if progress is None else progress(files, len(files), "files"):
+        single = len(inputs) == 1 and out is not None and bool(out.suffix)
+        targets = [out if single or out is None else out / f"{path.stem}.csv" for path in inputs]
+        if out is not None:
+            check_targets(inputs, [target for target in targets if target is not None])
+        files = [(target, read_puzzles(path)) for path, target in zip(inputs, targets, strict=True)]
+        for target, puzzles in files if progress is None else progress(files, len(files), "files"):
             x = one_hot([p.clues for p in puzzles])
             y = torch.cat([self.answer(part, **options) for part in x.split(self.task.batch_size)])
             verdicts = ["solved" if right else "unsolved" for right in obeys_the_rules(y, x).tolist()]
             rows = zip(puzzles, boards(y), verdicts, strict=True)
             text = "".join(f"{format_board(p.clues)},{format_board(b)},{verdict}\n" for p, b, verdict in rows)
-            if out is None:
+            if target is None:
                 sys.stdout.write(text)
                 continue
-            target = out / f"{path.stem}.csv" if len(files) > 1 or not out.suffix else out
             write_whole(target, text)
             yield target

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -15,6 +14,7 @@ import numpy as np
 
 from spen.export import Exportable
 from spen.models import SavedModel
+from spen.tasks.simple import check_targets
 from spen.tasks.srl.build import build
 from spen.tasks.srl.corpora import builtin_splits, open_corpus, prepare
 from spen.tasks.srl.decoding import Decoder
@@ -78,9 +78,10 @@ class RoleLabeller(Opened):
         files = [f for path in inputs for f in (sorted(path.glob("*.conllu*")) if path.is_dir() else [path])]
         if not files:
             raise ValueError(f"{inputs[0]} holds no file *.conllu; `spen predict` reads parsed sentences in CoNLL-U")
-        names = [_stem(file) for file in files]
-        if out is not None and len(set(names)) < len(files):
-            raise ValueError(f"two of the files are called {Counter(names).most_common(1)[0][0]}; rename one")
+        several = len(files) > 1 or inputs[0].is_dir()
+        targets = [out / f"{_stem(file)}.{_ENDINGS[style]}" if several else out for file in files] if out else []
+        if out is not None:
+            check_targets(files, targets, [p for path in inputs if path.is_dir() for p in path.iterdir()])
         texts = [parse_conllu(read_text(file), str(file)) for file in files]
         if [] in texts:
             raise ValueError(f"{files[texts.index([])]} holds no sentence; CoNLL-U has a line for each word")
@@ -91,8 +92,7 @@ class RoleLabeller(Opened):
             sys.stdout.write(render(every, found, style))
             return
         rest = iter(found)
-        for name, sentences in zip(names, texts, strict=True):
-            target = out / f"{name}.{_ENDINGS[style]}" if len(files) > 1 or inputs[0].is_dir() else out
+        for target, sentences in zip(targets, texts, strict=True):
             target.parent.mkdir(parents=True, exist_ok=True)
             write_text(target, render(sentences, list(islice(rest, len(sentences))), style))
             yield target
