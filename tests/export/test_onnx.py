@@ -107,8 +107,8 @@ def test_steps_are_traced_once_whatever_their_number(path: Path, model: spen.SPE
         (Box("logits"), GradientDescent(3)),
         (Box("through_logits"), GradientDescent(3, 0.5)),
         (Simplex("projected"), LearnedOptimizer(3, 0.2, width=4)),
-        (Simplex("through_logits"), Momentum(3)),
-        (Simplex("mirror"), Momentum(3)),
+        (Simplex("through_logits"), Momentum(3, 0.3)),
+        (Simplex("mirror"), Momentum(3, 0.3)),
     ],
 )
 def test_every_domain_and_rule(domain: Domain, rule: StepRule, tmp_path: Path) -> None:
