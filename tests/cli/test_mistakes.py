@@ -72,7 +72,10 @@ def expect(line: str, *arguments: str) -> None:
         ("evaluate roles --every 2", "--every is an option of denoising and reasoning, not of srl"),
         ("predict dp-9 noisy.png -o y.png", "'dp-9' is neither a run folder nor a model of the package (dp-3"),
         ("predict dp-3 nothing.png -o y.png", "nothing.png does not exist"),
-        ("predict dp-3 noisy.png -o noisy.png", "noisy.png would be overwritten by its own result; give another -o"),
+        (
+            "predict dp-3 noisy.png -o noisy.png",
+            "noisy.png would be overwritten by the answer for noisy.png; give another",
+        ),
         ("predict dp-3 noisy.png -o y.png --format json", "--format is an option of srl, not of denoising"),
         ("predict dp-3 noisy.png -o y.png --peak 0", "peak is 0.0 but must be positive"),
         (

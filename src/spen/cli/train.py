@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from spen.cli.options import (
 )
 from spen.cli.terminal import answer, examples, resumable, working
 from spen.tasks.options import parse_settings
+
+if TYPE_CHECKING:
+    from spen.tasks.task import Trained
 
 EXAMPLES = examples(*task_examples("train"))
 
@@ -61,13 +64,16 @@ def train(
         result = task.train(
             TrainOrder(name, where, folder, seed, devices, device, nodes, seconds, changes, options or {})
         )
-    if not is_main_process():
-        pass  # the first process answers for all
-    elif as_json:
+    if is_main_process():  # it answers for all
+        _tell(folder, result, as_json)
+    raise typer.Exit(OUT_OF_TIME if result is None else 0)
+
+
+def _tell(folder: Path, result: Trained | None, as_json: bool) -> None:
+    if as_json:
         answer({"run": folder, "finished": result is not None, **(vars(result) if result else {})})
     elif result is None:
         typer.echo(f"time is up; the same command goes on with {folder}")
     else:
         best = "" if result.dev is None else f": best development {result.measure} {result.dev:.2f}"
         typer.echo(f"{folder}{best}")
-    raise typer.Exit(OUT_OF_TIME if result is None else 0)

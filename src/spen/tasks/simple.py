@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spen.tasks.options import accelerator_of, changed
+from spen.tasks.options import changed
 from spen.tasks.task import Listed, Opened, Option, Progress, Scores, Task, Trained, TrainOrder
 
 if TYPE_CHECKING:
@@ -135,12 +135,8 @@ class SimpleTask(Task):
             TensorSource(*self.examples_of(order.data, "dev"), self.batch_size, shuffle=False),
             self.metric(),
             out=order.out,
-            seed=order.seed,
             recipe={"task": self.name, "name": order.recipe, "data": order.data, **options},
-            accelerator=accelerator_of(order.device),
-            devices=order.devices,
-            nodes=order.nodes,
-            seconds=order.seconds,
+            **order.fit_options,
         )
         if not run.complete:
             return None

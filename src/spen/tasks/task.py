@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from spen.tasks.options import accelerator_of
+
 if TYPE_CHECKING:
     from spen.export import Exportable
     from spen.model import SPEN
@@ -116,6 +118,12 @@ class TrainOrder:
     seconds: float | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)  # those that the task declares for train
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """Its part of the arguments of ``spen.training.fit``."""
+        common = {"seed": self.seed, "devices": self.devices, "nodes": self.nodes, "seconds": self.seconds}
+        return {"accelerator": accelerator_of(self.device), **common}
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,14 @@ def same(x: Observation) -> Tensor:
 
 def test_a_result_never_overwrites_another_input(tmp_path: Path) -> None:
     first, second = grey(tmp_path / "a" / "x.png", 50), grey(tmp_path / "b" / "x.png", 150)
-    with pytest.raises(ValueError, match=r"b/x.png would be overwritten by the result of .*a/x.png; give another -o"):
+    with pytest.raises(ValueError, match=r"b/x.png would be overwritten by the answer for .*a/x.png; give another -o"):
         list(FileDenoiser(same).files([first.parent, second.parent], second.parent))
     assert load_image(second).values[0, 0] == 150
 
 
 def test_two_results_of_one_name_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     first, second = grey(tmp_path / "a" / "x.png"), grey(tmp_path / "b" / "x.png")
-    with pytest.raises(ValueError, match=r"a/x.png and .*b/x.png would both be written to .*out/x.png; denoise one at"):
+    with pytest.raises(ValueError, match=r"a/x.png and .*b/x.png would both be written to .*out/x.png; rename one"):
         list(FileDenoiser(same).files([first, second], tmp_path / "out"))
     assert list((tmp_path / "out").iterdir()) == []
 

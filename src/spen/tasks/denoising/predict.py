@@ -25,6 +25,7 @@ from spen.tasks.denoising.images import (
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import noise_estimate
 from spen.tasks.denoising.recipe_types import Holes
+from spen.tasks.simple import check_targets
 
 LEAST = 16
 """Pixels a side that every system can work with; a smaller image is continued, and the answer cut to its size."""
@@ -173,14 +174,5 @@ def _targets(paths: list[Path], out: Path, *, single: bool) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
         known = [p.suffix.lower() in WRITTEN_SUFFIXES for p in paths]
         targets = [out / (p.name if ok else f"{p.stem}.png") for p, ok in zip(paths, known, strict=True)]
-    given = {p.resolve(): p for p in paths}
-    first: dict[Path, Path] = {}
-    for path, target in zip(paths, targets, strict=True):
-        if target.resolve() == path.resolve():
-            raise ValueError(f"{path} would be overwritten by its own result; give another -o")
-        if target.resolve() in given:
-            raise ValueError(f"{given[target.resolve()]} would be overwritten by the result of {path}; give another -o")
-        if target in first:
-            raise ValueError(f"{first[target]} and {path} would both be written to {target}; denoise one at a time")
-        first[target] = path
+    check_targets(paths, targets)
     return targets

@@ -41,7 +41,9 @@ _NOISE = Option(
 _SPLIT_SEED = Option("split_seed", int, "Which images of a folder are for training, if the folder does not say; 0.")
 _TOLD = (
     Option("sigma", float, "The noise out of 255, for a model that is told it; estimated if not given."),
-    Option("strength", float, "The noise as a multiple of a Kinect's, for a model that is told it; likewise."),
+    Option(
+        "strength", float, "The noise as a multiple of a Kinect's, for a model that is told it; estimated if not given."
+    ),
 )
 
 
@@ -114,18 +116,13 @@ class Denoising(Task):
 
     def train(self, order: TrainOrder) -> Trained | None:
         from spen.tasks.denoising.train import train
-        from spen.tasks.options import accelerator_of
 
         regime = find_regime(order.data, **order.options)
         run = train(
             find_recipe(order.recipe, regime).with_options(**order.settings),
             regime,
             order.out,
-            seed=order.seed,
-            accelerator=accelerator_of(order.device),
-            devices=order.devices,
-            nodes=order.nodes,
-            seconds=order.seconds,
+            **order.fit_options,
         )
         if run is None:
             return None

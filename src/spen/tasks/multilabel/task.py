@@ -84,7 +84,6 @@ class LabelSetsTask(Task):
     def train(self, order: TrainOrder) -> Trained | None:
         from spen.tasks.multilabel.data import locate
         from spen.tasks.multilabel.train import train
-        from spen.tasks.options import accelerator_of
 
         data = str(locate(order.data)) if order.data not in self.datasets else order.data  # from any folder
         recipe = find_recipe(order.recipe).with_options(**order.settings)
@@ -92,11 +91,7 @@ class LabelSetsTask(Task):
         done = train(
             recipe,
             order.out,
-            seed=order.seed,
-            accelerator=accelerator_of(order.device),
-            devices=order.devices,
-            nodes=order.nodes,
-            seconds=order.seconds,
+            **order.fit_options,
         )
         return None if done is None else Trained("example F1", done[1].dev.example)
 

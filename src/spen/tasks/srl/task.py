@@ -110,7 +110,7 @@ class RoleLabelling(Task):
             find_splits(folder)
 
     def train(self, order: TrainOrder) -> Trained | None:
-        from spen.tasks.options import accelerator_of, resolve_device
+        from spen.tasks.options import resolve_device
         from spen.tasks.srl.corpora import open_corpus, prepare
         from spen.tasks.srl.train import train
         from spen.training import Run
@@ -125,11 +125,7 @@ class RoleLabelling(Task):
             recipe,
             data,
             order.out,
-            seed=order.seed,
-            accelerator=accelerator_of(device),
-            devices=order.devices,
-            nodes=order.nodes,
-            seconds=order.seconds,
+            **order.fit_options,
         )
         if model is None:
             return None
