@@ -75,7 +75,10 @@ def find_model(name: Path | str) -> SavedModel:
     config = _config(folder)
     task = config.get("builder")
     if task is None:
-        raise ValueError(f"{folder / CONFIG} names no task; SPEN.from_pretrained(…, build=…) opens it")
+        raise ValueError(
+            f"{folder / CONFIG} names no task: give --build module:function, your function that builds the model, or "
+            "in Python SPEN.from_pretrained(…, build=…)"
+        )
     return SavedModel(name, folder, str(task), config["settings"], str(config.get("about", "")))
 
 

@@ -16,12 +16,15 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from spen.cli import main
+from spen.pretrained import write_config
 from spen.tasks.srl.formats.conll2005 import write_props
 from spen.tasks.srl.formats.ewt import write_tsv
 from spen.tasks.srl.grammar.corpus import make_corpus
@@ -32,6 +35,22 @@ CONLLU = """1\tAnn\tAnn\tPROPN\tNNP\t_\t2\tnsubj\t_\t_
 4\tboat\tboat\tNOUN\tNN\t_\t2\tobj\t_\t_
 
 """
+MINE = """import torch
+import spen
+from spen.domains import Simplex
+from spen.energies import EntropySmoothed, Linear
+from spen.rules import GradientDescent
+
+def make_model():
+    minimizer = spen.Minimizer(Simplex(), GradientDescent(steps=3, rate=0.5))
+    return spen.SPEN(features=torch.nn.Linear(4, 3), init=torch.nn.Identity(), energy=EntropySmoothed(2.0 * Linear()),
+                     minimizer=minimizer)
+
+def accuracy(y, target):
+    return (y.argmax(-1) == target.argmax(-1)).float()
+"""
+"""A user's own module."""
+
 _DENOISING = "--set batches=2 --set per_epoch=2 --set batch_size=1 --set width=4 --set crop=24x32 --device cpu"
 _ROLES = "--set pretrain_epochs=1 --set clamped_epochs=1 --set joint_epochs=1 --device cpu"
 _SETS = "--set hidden=8 --set network=8 --set pretrain_epochs=1 --set epochs=1 --device cpu"
@@ -103,6 +122,25 @@ def build(folder: Path) -> None:
     depth_pairs(folder / "data" / "denoising" / "redkitchen")
     _roles(folder / "data" / "srl" / "ewt")
     _downloads(folder)
+    own_model(folder)
+
+
+def own_model(folder: Path) -> None:
+    """mine.py, a run folder of its model, and files of arrays for it."""
+    from spen.training import Run
+
+    (folder / "mine.py").write_text(MINE)
+    module: dict[str, Any] = {}
+    exec(MINE, module)
+    torch.manual_seed(0)
+    model = module["make_model"]()
+    run = Run.begin(folder / "runs" / "mine", {"name": "mine"}, 0)
+    write_config(run.folder, None)
+    run.save(model.state_dict())
+    random = np.random.default_rng(3)
+    x = random.standard_normal((5, 4))
+    np.savez(folder / "examples.npz", x=x, y=np.eye(3)[x[:, :3].argmax(-1)])
+    np.save(folder / "new.npy", x)
 
 
 def _label_sets(folder: Path, data: Path) -> None:

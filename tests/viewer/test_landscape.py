@@ -75,10 +75,10 @@ def test_a_straight_path_takes_the_steepest_side() -> None:
     assert np.ptp(sliced.energies, axis=0).min() > 0
 
 
-def test_progress_is_told_up_to_the_end() -> None:
-    told: list[float] = []
-    slice_energy(model(BOWL), START, size=5, tell=told.append)
-    assert told[-1] == 1.0
+def test_progress_is_reported_up_to_the_end() -> None:
+    shares: list[float] = []
+    slice_energy(model(BOWL), START, size=5, progress=shares.append)
+    assert shares[-1] == 1.0
 
 
 def test_what_has_no_plane_says_so() -> None:

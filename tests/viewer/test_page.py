@@ -25,7 +25,7 @@ from spen.viewer import page as module
 from spen.viewer.catalogue import Catalogue
 from spen.viewer.page import build, style
 from spen.viewer.server import make_app
-from spen.viewer.tabs import LandscapeButton, Page, load_tabs, told
+from spen.viewer.tabs import LandscapeButton, Page, load_tabs, report_errors
 from tests.viewer.serving import answers, button, new_client, press, served
 from tests.viewer.worlds import Bowl, fake_run, model
 
@@ -72,14 +72,14 @@ class BowlTab:
             assert found is not None
             return f"it lies at {float(found(torch.tensor([[start, 1.0]])).outputs[-1][0, 0]):.4f}"
 
-        def landscape(name: str, start: float, tell: Any) -> str:
+        def landscape(name: str, start: float, progress: Any) -> str:
             found = page.open(name).model
             assert found is not None
-            return page.landscape(found, torch.tensor([[start, 1.0]]), size=5, what=name, tell=tell)
+            return page.landscape(found, torch.tensor([[start, 1.0]]), size=5, what=name, progress=progress)
 
         inputs = [gr.Dropdown(page.models(), label="System"), gr.Number(2.0, label="Start")]
         answer = page.hint("The place appears here.", "place")
-        gr.Button("Run", elem_id="roll").click(page.told(run), inputs, answer, **page.descent)
+        gr.Button("Run", elem_id="roll").click(page.report_errors(run), inputs, answer, **page.descent)
         return [LandscapeButton("Of the bowl", "bowl-landscape", inputs, landscape)]
 
 
@@ -152,9 +152,11 @@ def test_errors_are_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(error: Exception) -> str:
         raise error
 
-    assert told(fail)(ValueError("a < b")) == '<div class="mistake" role="alert">a &lt; b</div>'
+    assert report_errors(fail)(ValueError("a < b")) == '<div class="mistake" role="alert">a &lt; b</div>'
     assert capsys.readouterr().err == ""
-    assert "ZeroDivisionError: by 0; the terminal of `spen view` says where" in told(fail)(ZeroDivisionError("by 0"))
+    assert "ZeroDivisionError: by 0; the terminal of `spen view` says where" in report_errors(fail)(
+        ZeroDivisionError("by 0")
+    )
     assert "Traceback" in capsys.readouterr().err
 
 

@@ -22,7 +22,7 @@ from spen.tasks.srl.tab import RolesTab
 from spen.tasks.srl.views import examples
 from spen.viewer import landscape
 from spen.viewer.catalogue import Catalogue
-from spen.viewer.tabs import Page, told
+from spen.viewer.tabs import Page, report_errors
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ SENTENCE = conllu_text(next(iter(examples().values())))
 
 def sentence(function: Callable[..., str], *arguments: Any) -> str:
     """What the page says instead of an answer."""
-    html = told(function)(*arguments)
+    html = report_errors(function)(*arguments)
     head, tail = '<div class="mistake" role="alert">', "</div>"
     assert html.startswith(head), html[:200]
     return html.removeprefix(head).removesuffix(tail)

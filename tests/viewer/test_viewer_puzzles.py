@@ -13,7 +13,7 @@ from spen.tasks.reasoning.sudoku import parse_line, solutions
 from spen.tasks.reasoning.tab import SudokuTab
 from spen.tasks.task import TrainOrder
 from spen.viewer.catalogue import Catalogue
-from spen.viewer.tabs import Page, told
+from spen.viewer.tabs import Page, report_errors
 
 PUZZLE = "12.............."
 
@@ -52,15 +52,14 @@ def test_mistakes_are_one_sentence_each(tab: SudokuTab, tmp_path: Path) -> None:
         ((name, PUZZLE, 5, "many"), "restarts go from 1 to 64, not &#x27;many&#x27;"),
         (("other", PUZZLE, 5, 3), "there is no sudoku system &#x27;other&#x27; on this page"),
     ):
-        assert sentence in told(tab.solve)(*arguments)
+        assert sentence in report_errors(tab.solve)(*arguments)
 
 
 def test_the_landscape_of_a_puzzle(tab: SudokuTab, monkeypatch: pytest.MonkeyPatch) -> None:
     (name,) = tab.page.models()
     seen = {}
-    monkeypatch.setattr(
-        "spen.viewer.landscape.show", lambda model, x, **options: seen.update(x=x, **options) or "shown"
-    )
+    show = staticmethod(lambda model, x, **options: seen.update(x=x, **options) or "shown")
+    monkeypatch.setattr(Page, "landscape", show)
     assert tab.landscape(name, PUZZLE) == "shown"
     assert seen["x"].shape == (1, 16, 4)
     assert seen["what"].endswith(PUZZLE)

@@ -6,44 +6,45 @@ from typing import Annotated, Any
 
 import typer
 
-from spen.cli.catalogue import complete_data, complete_model
-from spen.cli.options import Json, OnDevice, Split, check_options, task_examples, with_task_options
-from spen.cli.terminal import answer, counted, examples, working
+from spen.cli.catalogue import complete_data
+from spen.cli.options import Build, Json, Model, OnDevice, Split, open_for, task_examples, with_task_options
+from spen.cli.terminal import answer, counted, examples
 
-EXAMPLES = examples(*task_examples("evaluate"))
+EXAMPLES = examples(
+    *task_examples("evaluate"),
+    "spen evaluate runs/mine --build mine:make_model --metric mine:accuracy --data examples.npz",
+)
 
 
 @with_task_options("evaluate")
 def evaluate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A model of the package, a run folder or an exported folder.", autocompletion=complete_model
-        ),
-    ],
-    split: Annotated[Split, typer.Option(help="Which part of the data.")] = "test",
+    model: Model,
+    split: Annotated[Split | None, typer.Option(help="Which part of the data; test if not given.")] = None,
     data: Annotated[
-        str, typer.Option(help="Another data set than the one it was trained on.", autocompletion=complete_data)
+        str,
+        typer.Option(
+            help="Another data set than that of training; with --build a file with the arrays x and y.",
+            autocompletion=complete_data,
+        ),
     ] = "",
     device: OnDevice = "auto",
+    build: Build = "",
+    metric: Annotated[
+        str, typer.Option(metavar="MODULE:FUNCTION", help="With --build: your function of (y, target), or a Metric.")
+    ] = "",
     as_json: Json = False,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Score a model on a split of its data, with the metrics of its task."""
-    from spen import tasks
-    from spen.models import find_model
-
-    saved = find_model(model)
-    task = tasks.find(saved.task)
-    check_options("evaluate", task, options or {})
-    if data in {d for t in tasks.every().values() if t is not task for d in t.datasets} - set(task.datasets):
-        raise ValueError(f"{data} is no data set of {task.name}; there are {', '.join(task.datasets)}")
-    with working("loading"):
-        from spen.tasks.options import resolve_device
-
-        opened = task.open(saved, resolve_device(device))
-    scores = opened.evaluate(split, data, progress=counted, **(options or {}))
+    """Score a model on a split of its data, with the metrics of its task, or your own model with your metric."""
+    if build and split:
+        raise ValueError("--split is for data of a task; a model of your own is scored on all examples of --data")
+    if metric and not build:
+        raise ValueError("--metric is for a model of your own, opened with --build; a task has its own metrics")
+    own = {"metric": metric} if build else {}
+    saved, opened = open_for("evaluate", model, options, device=device, build=build)
+    scores = opened.evaluate(split or "test", data, progress=counted, **own, **(options or {}))
     if as_json:
-        answer({"model": model, "task": task.name, "split": split, **scores.values})
+        where = {} if build else {"task": saved.task, "split": split or "test"}
+        answer({"model": model, **where, **scores.values})
     else:
         typer.echo("\n".join(scores.lines))

@@ -7,26 +7,24 @@ from typing import Annotated
 
 import typer
 
-from spen.cli.catalogue import complete_model
-from spen.cli.options import Json, task_examples
+from spen.cli.options import Build, Json, Model, open_for, task_examples
 from spen.cli.terminal import answer, examples, working
 
-EXAMPLES = examples(*task_examples("export"))
+EXAMPLES = examples(
+    *task_examples("export"), "spen export runs/mine mine.onnx --build mine:make_model --data examples.npz"
+)
 
 
 def export(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A model of the package, a run folder or an exported folder.", autocompletion=complete_model
-        ),
-    ],
+    model: Model,
     file: Annotated[Path, typer.Argument(help="FILE.onnx, FILE.pt2, or a new folder.")],
     compiled: Annotated[
         bool, typer.Option("--compile", help="FILE.pt2: compiled for this processor, by AOTInductor.")
     ] = False,
     half: Annotated[bool, typer.Option("--half", help="A folder: matrices in half precision.")] = False,
     about: Annotated[str, typer.Option(help="A folder: a sentence on what the model is for.")] = "",
+    build: Build = "",
+    data: Annotated[str, typer.Option(help="With --build: a file with the array x, to trace the model on.")] = "",
     as_json: Json = False,
 ) -> None:
     """Write a model for other programs, the whole descent inside.
@@ -34,9 +32,6 @@ def export(
     FILE.onnx runs in onnxruntime without torch, FILE.pt2 in torch without spen; a folder is for SPEN.from_pretrained
     and for every command that takes a model.
     """
-    from spen import tasks
-    from spen.models import find_model
-
     if file.suffix not in ("", ".onnx", ".pt2"):
         raise ValueError(f"{file} should end in .onnx or .pt2, or in nothing for a folder")
     if compiled and file.suffix != ".pt2":
@@ -45,13 +40,14 @@ def export(
         raise ValueError(f"{'--half' if half else '--about'} is for a folder, not for {file}")
     if file.suffix and file.is_dir():
         raise ValueError(f"{file} is a folder; give the name of a file")
-    saved = find_model(model)
-    task = tasks.find(saved.task)
+    if data and not build:
+        raise ValueError("--data is for a model of your own, opened with --build; a task has its own examples")
+    saved, opened = open_for("export", model, build=build, data=data)
     with working("exporting"):
         from spen.export import write
         from spen.export.folder import save_folder
 
-        found = task.open(saved).exportable()
+        found = opened.exportable()
         done = write(found, file, compiled=compiled) if file.suffix else save_folder(found, file, half, about, saved)
     numbers = {} if done.difference is None else {"inputs": done.inputs, "largest_difference": done.difference}
     if as_json:

@@ -1,20 +1,34 @@
-"""What several commands share: options, and those that tasks add to a command."""
+"""Options and arguments that several commands share, and the options that tasks add to a command."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from spen import tasks
+from spen.cli.catalogue import complete_model
+from spen.cli.terminal import working
+
 if TYPE_CHECKING:
-    from spen.tasks.task import Option, Task
+    from spen.models import SavedModel
+    from spen.tasks.task import Opened, Option, Task
 
 Split = Literal["train", "dev", "test"]
 Device = Literal["auto", "cpu", "cuda"]
 
+Model = Annotated[
+    str,
+    typer.Argument(help="A model of the package, a run folder or an exported folder.", autocompletion=complete_model),
+]
+Build = Annotated[
+    str,
+    typer.Option(metavar="MODULE:FUNCTION", help="For a run folder of your own model: your function that builds it."),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OnDevice = Annotated[Device, typer.Option(help="Where it runs; auto: on the GPU if there is one.")]
 Seconds = Annotated[
@@ -56,19 +70,46 @@ def with_options(declared: Iterable[tuple[Option, str]]) -> Callable[[Callable[.
     return decorate
 
 
-def check_options(command: str, task: Task, options: dict[str, Any]) -> None:
-    """Options of another task are a mistake."""
-    own = {option.name for option in task.options.get(command, ())}
+def open_for(
+    command: str,
+    model: str,
+    options: dict[str, Any] | None = None,
+    *,
+    device: str = "cpu",
+    build: str = "",
+    data: str = "",
+) -> tuple[SavedModel, Opened]:
+    """The model of a name or a folder; options that its task does not have for the command are refused.
+
+    ``build`` opens a model that no task has built; ``data`` is a file of examples for it.
+    """
+    from spen.models import SavedModel, find_model
+
+    saved = SavedModel(model, Path(model), "", {}) if build else find_model(model)
+    task = tasks.find(saved.task) if saved.task else None
+    check_options(command, task, options or {})
+    with working("loading"):  # torch is imported after the checks that do not need it
+        from spen.tasks.options import resolve_device
+
+        if task is not None:
+            return saved, task.open(saved, resolve_device(device))
+        from spen.tasks.own import OwnModel
+
+        return saved, OwnModel(model, build, resolve_device(device), data)
+
+
+def check_options(command: str, task: Task | None, options: dict[str, Any]) -> None:
+    """Refuse options of other tasks; a model of the user's own has no task."""
+    own = {option.name for option in task.options.get(command, ())} if task is not None else set()
     for name in options:
         if name not in own:
-            option, tasks = _declared(command)[name]
-            raise ValueError(f"{option.spelled} is an option of {' and '.join(tasks)}, not of {task.name}")
+            option, owners = _declared(command)[name]
+            whose = task.name if task is not None else "a model of your own"
+            raise ValueError(f"{option.spelled} is an option of {' and '.join(owners)}, not of {whose}")
 
 
 def _declared(command: str) -> dict[str, tuple[Option, list[str]]]:
     """Options by name, with the tasks that have them."""
-    from spen import tasks
-
     found: dict[str, tuple[Option, list[str]]] = {}
     for task in tasks.every().values():
         for option in task.options.get(command, ()):
@@ -90,6 +131,4 @@ def _parameter(option: Option, text: str) -> inspect.Parameter:
 
 def task_examples(command: str) -> list[str]:
     """What tasks show in the help of a command."""
-    from spen import tasks
-
     return [example for task in tasks.every().values() for example in task.examples.get(command, ())]

@@ -11,23 +11,17 @@ from typing import Annotated, Any
 
 import typer
 
-from spen.cli.catalogue import complete_model
-from spen.cli.options import Json, OnDevice, check_options, task_examples, with_task_options
-from spen.cli.terminal import answer, counted, examples, working
+from spen.cli.options import Build, Json, Model, OnDevice, open_for, task_examples, with_task_options
+from spen.cli.terminal import answer, counted, examples
 
 STANDARD = Path("-")
 
-EXAMPLES = examples(*task_examples("predict"))
+EXAMPLES = examples(*task_examples("predict"), "spen predict runs/mine new.npy -o answers.npy --build mine:make_model")
 
 
 @with_task_options("predict")
 def predict(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A model of the package, a run folder or an exported folder.", autocompletion=complete_model
-        ),
-    ],
+    model: Model,
     inputs: Annotated[
         list[Path], typer.Argument(help="Files or folders of the kind that the model reads; - is standard input.")
     ],
@@ -36,26 +30,18 @@ def predict(
         typer.Option("--out", "-o", help="A file for one input, a folder for several, - or nothing for stdout."),
     ] = None,
     device: OnDevice = "auto",
+    build: Build = "",
     as_json: Json = False,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Predict from files: denoise images, label the roles of parsed sentences, or what the model's task does."""
-    from spen import tasks
-    from spen.models import find_model
-
-    saved = find_model(model)
-    task = tasks.find(saved.task)
-    check_options("predict", task, options or {})
+    """Predict from files: images, parsed sentences, tables, puzzles; for your own model .npy, .npz or .safetensors."""
     out = None if out == STANDARD else out
     missing = [path for path in inputs if not path.exists() and path != STANDARD]
     if missing:
         raise ValueError(f"{missing[0]} does not exist")
     if out is None and as_json:
         raise ValueError("--json prints the names of the files that were written; give --out as well")
-    with working("loading"):
-        from spen.tasks.options import resolve_device
-
-        opened = task.open(saved, resolve_device(device))
+    _, opened = open_for("predict", model, options, device=device, build=build)
     with standard_input(inputs) as paths:
         written = list(opened.predict(paths, out, progress=counted, **(options or {})))
     if as_json:

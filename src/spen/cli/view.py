@@ -7,9 +7,14 @@ from typing import Annotated
 
 import typer
 
+from spen.cli.options import Build
 from spen.cli.terminal import examples
 
-EXAMPLES = examples("spen view", "spen view runs --port 8000 --no-browser")
+EXAMPLES = examples(
+    "spen view",
+    "spen view runs --port 8000 --no-browser",
+    "spen view runs/mine --build mine:make_model --data examples.npz",
+)
 
 
 def view(
@@ -19,8 +24,10 @@ def view(
     host: Annotated[str, typer.Option(help="Who may connect: this machine alone, or 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Where it listens; 0 for any that is free.")] = 7860,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    build: Build = "",
+    data: Annotated[str, typer.Option(help="With --build: a file with the array x, and targets y if you like.")] = "",
 ) -> None:
     """Open a web page that shows how a descent finds its answer: images, sentences, landscapes, curves of runs."""
     from spen.viewer.server import serve
 
-    serve(runs or [], host=host, port=port, browser=browser)
+    serve(runs or [], host=host, port=port, browser=browser, build=build, data=data)

@@ -49,9 +49,9 @@ class Slice:
         return self.energies[int(np.abs(self.b).argmin())]
 
 
-def show(model: spen.SPEN, x: Any, *, size: int, what: str, tell: Callable[[float], None] | None = None) -> str:
+def show(model: spen.SPEN, x: Any, *, size: int, what: str, progress: Callable[[float], None] | None = None) -> str:
     """The figure of a slice as HTML, with a note below it; `what` says which model it is, on which input."""
-    sliced = slice_energy(model, x, size=size, tell=tell)
+    sliced = slice_energy(model, x, size=size, progress=progress)
     words = f"Energy on a plane through the descent of {what}"
     steps, first, last = len(sliced.path) - 1, *(_signed(sliced.path_energies[t]) for t in (0, -1))
     return picture(figure(sliced), escape(words)) + note(
@@ -65,9 +65,9 @@ def slice_energy(
     *,
     size: int = 31,
     margin: float = 0.5,
-    tell: Callable[[float], None] | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Slice:
-    """Descend on x, lay the plane and score `size` × `size` points of it; `tell` hears how much is done."""
+    """Descend on x and score `size` × `size` points of the plane; `progress` is called with the share that is done."""
     if size < 3:
         raise ValueError(f"a slice needs at least 3 points a side, not {size}")
     domain = model.minimizer.domain
@@ -95,7 +95,7 @@ def slice_energy(
     a, b = _grid(path[:, 0], size, margin), _grid(path[:, 1], size, margin)
     # The line b = 0 is shown on its own, so it must be one of the rows.
     b = b - b[b.abs().argmin()]
-    rows = _rows(points[0], along, across, a, b, energy, tell)
+    rows = _rows(points[0], along, across, a, b, energy, progress)
     return Slice(a.numpy(), b.numpy(), rows, path.numpy(), energies, captured)
 
 
@@ -194,7 +194,7 @@ def _rows(
     a: Tensor,
     b: Tensor,
     energy: Callable[[Tensor], Tensor],
-    tell: Callable[[float], None] | None,
+    progress: Callable[[float], None] | None,
 ) -> NDArray[np.float64]:  # (len(b), len(a))
     places = torch.cartesian_prod(b, a)  # rows of b, columns of a
     at_once = max(1, _CELLS // len(origin))
@@ -203,6 +203,6 @@ def _rows(
         for first in range(0, len(places), at_once):
             part = places[first : first + at_once]
             values.append(energy(origin + part[:, 1:] * along + part[:, :1] * across).double().cpu())
-            if tell is not None:
-                tell(min(1.0, (first + at_once) / len(places)))
+            if progress is not None:
+                progress(min(1.0, (first + at_once) / len(places)))
     return torch.cat(values).view(len(b), len(a)).numpy()

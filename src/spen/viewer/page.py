@@ -9,14 +9,16 @@ from typing import Any
 
 import gradio as gr
 
+from spen.tasks.own import OwnModel
 from spen.viewer import runs
 from spen.viewer.catalogue import Catalogue
-from spen.viewer.tabs import LandscapeButton, Page, hint, load_tabs, told
+from spen.viewer.own import OwnTab
+from spen.viewer.tabs import LandscapeButton, Page, hint, load_tabs, report_errors
 
 __all__ = ["MAX_UPLOAD", "build", "style", "theme"]
 
 MAX_UPLOAD = "16mb"
-_WAITING = 40  # requests that may wait; more are told so
+_WAITING = 40  # requests that may wait; more get a message
 _HEAD = (
     '<div class="masthead"><h1>spen</h1><p>An answer is found by descending an energy. '
     "Choose an image or a sentence, run, and move the slider to see how.</p></div>"
@@ -41,8 +43,8 @@ def style() -> str:
     return "\n".join([own, *(getattr(tab, "style", "") for _, tab in load_tabs())])
 
 
-def build(catalogue: Catalogue, uploads: Path) -> gr.Blocks:
-    """The page for what the catalogue holds; `uploads` is where Gradio puts files that are dropped in."""
+def build(catalogue: Catalogue, uploads: Path, own: OwnModel | None = None) -> gr.Blocks:
+    """The page for the models and runs of the catalogue, with a tab for `own`; Gradio puts files into `uploads`."""
     buttons: list[LandscapeButton] = []
     with gr.Blocks(title="spen", analytics_enabled=False, delete_cache=(600, 3600), fill_width=True) as blocks:
         gr.HTML(_HEAD, apply_default_css=False)
@@ -50,6 +52,9 @@ def build(catalogue: Catalogue, uploads: Path) -> gr.Blocks:
             for task, tab in load_tabs():
                 with gr.Tab(tab.title):
                     buttons += tab.fill(Page(task, tab.title, catalogue, uploads))
+            if own is not None:
+                with gr.Tab(OwnTab.title):
+                    buttons += OwnTab(own).fill()
             if buttons:
                 with gr.Tab("Energy landscape"):
                     _landscape(buttons)
@@ -75,8 +80,8 @@ def _landscape(buttons: Sequence[LandscapeButton]) -> None:
 
 def _with_progress(button: LandscapeButton, bar: gr.Progress) -> Any:
     # Gradio finds the bar by its being the default of a parameter, and puts it in that place among the inputs.
-    def show_landscape(tell: Any = bar, *inputs: Any) -> str:
-        return told(button.function)(*inputs, tell)
+    def show_landscape(progress: Any = bar, *inputs: Any) -> str:
+        return report_errors(button.function)(*inputs, progress)
 
     return show_landscape
 
@@ -90,7 +95,7 @@ def _runs(blocks: gr.Blocks, catalogue: Catalogue) -> None:
         )
         return
 
-    @told
+    @report_errors
     def curves(name: str | None) -> str:
         return runs.show(catalogue.run(name))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from spen.tasks.own import OwnModel
     from spen.viewer.catalogue import Catalogue
 
 __all__ = ["listen", "make_app", "open_socket", "serve", "staying_inside"]
@@ -36,9 +37,13 @@ _HEADERS = (
 )
 
 
-def serve(folders: Sequence[Path], *, host: str, port: int, browser: bool) -> None:
-    """Show the page until Ctrl-C."""
-    for folder in folders:  # the commonest mistake, answered before seconds of imports
+def serve(folders: Sequence[Path], *, host: str, port: int, browser: bool, build: str = "", data: str = "") -> None:
+    """Serve the page until Ctrl-C; `build` and `data` show the one folder as a model of the user's own."""
+    if build and (len(folders) != 1 or not data):
+        raise ValueError("--build needs one run folder, and --data FILE with an array x: the examples to descend on")
+    if data and not build:
+        raise ValueError("--data is for a model of your own, opened with --build")
+    for folder in folders:  # the most frequent mistake, found before seconds of imports
         if not folder.is_dir():
             raise ValueError(f"{folder} is not a folder; name a run, or a folder with runs below it")
     with (
@@ -54,7 +59,12 @@ def serve(folders: Sequence[Path], *, host: str, port: int, browser: bool) -> No
             ) from None
         from spen.viewer.catalogue import Catalogue
 
-        app = make_app(Catalogue(folders), uploads, host)
+        own = None
+        if build:
+            from spen.tasks.own import OwnModel
+
+            own = OwnModel(folders[0], build, data=data)
+        app = make_app(Catalogue(folders), uploads, host, own)
         address = _address(host, listening.getsockname()[1])
         print(f"spen: the page is at {address} (Ctrl-C ends it)", flush=True)
         if host not in LOOPBACK:
@@ -76,7 +86,7 @@ def listen(app: FastAPI, listening: socket.socket) -> None:
         return
 
 
-def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1") -> FastAPI:
+def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1", own: OwnModel | None = None) -> FastAPI:
     """The page with the headers that keep it to itself; `uploads` is what `staying_inside` gives."""
     import gradio as gr
     from fastapi import FastAPI
@@ -89,7 +99,7 @@ def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1") -> Fa
         # A page elsewhere may point its own name at 127.0.0.1; the name gives it away.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     app.add_middleware(_Headers)
-    page = build(catalogue, uploads)
+    page = build(catalogue, uploads, own)
     # Gradio checks that a path sent to it is that of an upload only once its own `launch` has run, which does not
     # happen here.
     page.has_launched = True

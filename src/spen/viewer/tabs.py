@@ -1,4 +1,4 @@
-"""What the tab of a task works with: the ``Page`` that it is given, and the ``LandscapeButton`` that it gives back.
+"""What the tab of a task uses: the ``Page`` that ``fill`` gets, and the ``LandscapeButton`` that it returns.
 
     class CountingTab:                       # task.tab = "counting.tab:CountingTab"
         title = "Counting"
@@ -7,7 +7,7 @@
             model = gr.Dropdown(page.models(), label="System")
             run = gr.Button("Run", variant="primary")
             answer = page.hint("The answer appears here.")
-            run.click(page.told(lambda name: count(page.open(name))), model, answer, **page.descent)
+            run.click(page.report_errors(lambda name: count(page.open(name))), model, answer, **page.descent)
             return []
 
 ``title`` names the tab. ``fill`` makes Gradio's components. ``style``, if there is one, is CSS for them.
@@ -15,35 +15,32 @@
 
 from __future__ import annotations
 
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, ParamSpec
 
 import gradio as gr
 
-import spen
 from spen import tasks
 from spen.tasks.task import Opened, Tab, Task
 from spen.viewer import landscape
 from spen.viewer.catalogue import Catalogue
 from spen.viewer.iterates import mistake
 
-__all__ = ["LandscapeButton", "Page", "hint", "load_tabs", "told"]
+__all__ = ["LandscapeButton", "Page", "hint", "load_tabs", "report_errors"]
 
 P = ParamSpec("P")
-Tell = Callable[[float], None]
-"""Hears which share of the work is done."""
 
 
 @dataclass(frozen=True)
 class LandscapeButton:
-    """A button of the tab "Energy landscape": ``function(*values of the inputs, tell)`` answers with HTML."""
+    """A button of the tab "Energy landscape": ``function(*values of the inputs, progress)`` returns HTML."""
 
     label: str
     element_id: str
@@ -51,10 +48,10 @@ class LandscapeButton:
     function: Callable[..., str]
 
 
-def told(function: Callable[P, str]) -> Callable[P, str]:
-    """A function whose errors are answers: a visitor's mistake becomes one sentence in the page.
+def report_errors(function: Callable[P, str]) -> Callable[P, str]:
+    """The function, with its errors returned as one sentence of HTML.
 
-    So does a failure of the program, whose traceback the terminal gets.
+    The traceback of an error that is not a visitor's mistake goes to the terminal.
     """
 
     @wraps(function)
@@ -70,18 +67,18 @@ def told(function: Callable[P, str]) -> Callable[P, str]:
     return answer
 
 
-def hint(words: str, element_id: str | None = None) -> gr.HTML:
-    """The place of an answer, with words on what will appear there."""
-    return gr.HTML(f'<div class="hint">{words}</div>', apply_default_css=False, elem_id=element_id)
+def hint(text: str, element_id: str | None = None) -> gr.HTML:
+    """The component that an answer goes into, with a text on what will appear there."""
+    return gr.HTML(f'<div class="hint">{text}</div>', apply_default_css=False, elem_id=element_id)
 
 
 @dataclass(frozen=True)
 class Page:
-    """The page as the tab of one task sees it. Whatever a visitor sends is taken for wrong until it is checked.
+    """The page as the tab of one task sees it. Everything that a visitor sends is checked.
 
-    ``descent`` and ``light`` are options of Gradio's events. One descent runs at a time, whoever asks for it. What is
-    light does not join the queue at all: queued requests are answered over a stream that is closed after the last
-    answer, and a request that joins while it closes can lose its own.
+    ``descent`` and ``light`` are options of Gradio's events. With ``descent``, one event runs at a time, for all
+    visitors. With ``light``, an event bypasses the queue: queued requests are answered over a stream that is closed
+    after the last answer, and a request that joins while it closes can lose its answer.
     """
 
     task: Task
@@ -96,15 +93,15 @@ class Page:
     light: ClassVar[Mapping[str, Any]] = MappingProxyType(
         {"queue": False, "api_visibility": "private", "show_progress": "hidden"}
     )
-    told = staticmethod(told)
+    report_errors = staticmethod(report_errors)
     hint = staticmethod(hint)
 
     def models(self, *, runs_first: bool = False) -> list[str]:
-        """Names of the task's models: of the package, then of finished runs, or the other way round."""
+        """Names of the task's models: those of the package, then finished runs; ``runs_first`` reverses it."""
         return self.catalogue.models(self.task, runs_first=runs_first)
 
     def open(self, name: str) -> Opened:
-        """The model of this name, as ``spen.models.open_model`` gives it. The few used last are kept."""
+        """The model of this name, as ``spen.models.open_model`` returns it; the most recently used are cached."""
         return self.catalogue.open(self.task, name, what=f"{self.title.lower()} system")
 
     def uploaded(self, file: str) -> Path:
@@ -113,9 +110,7 @@ class Page:
             raise ValueError("that file was not uploaded here; drop it in")
         return Path(file)
 
-    def landscape(self, model: spen.SPEN, x: Any, *, size: int, what: str, tell: Tell | None = None) -> str:
-        """The energy on a plane through the descent on x, a batch of one, at ``size`` × ``size`` points."""
-        return landscape.show(model, x, size=size, what=what, tell=tell)
+    landscape = staticmethod(landscape.show)
 
 
 def load_tabs() -> list[tuple[Task, Tab]]:
@@ -124,9 +119,8 @@ def load_tabs() -> list[tuple[Task, Tab]]:
 
 
 def _load(name: str, place: str) -> Tab:
-    module, _, attribute = place.partition(":")
     try:
-        tab: Tab = getattr(import_module(module), attribute)()
+        tab: Tab = pkgutil.resolve_name(place)()
     except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise ValueError(f"the tab {place!r} of the task {name!r} cannot be loaded: {error}") from error
     return tab

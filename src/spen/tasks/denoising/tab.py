@@ -60,7 +60,7 @@ class DenoisingTab:
                     "The image at every iteration, its error, the energy and the step sizes appear here.", "denoised"
                 )
         chosen: list[gr.components.Component] = [room, file, peak, noise, strength, first]
-        run.click(page.told(self.denoise), [*chosen, second], answer, **page.descent)
+        run.click(page.report_errors(self.denoise), [*chosen, second], answer, **page.descent)
         room.input(_take_room, None, [file, noise, peak], **page.light)
         file.upload(_take_file, None, [room, noise, peak], **page.light)
         file.clear(_drop_file, None, [room, noise, peak], **page.light)
@@ -101,7 +101,7 @@ class DenoisingTab:
         noise: Any,
         strength: float,
         system: str,
-        tell: Callable[[float], None] | None = None,
+        progress: Callable[[float], None] | None = None,
     ) -> str:
         """The energy around the answer for (a window of) an image."""
         scene = self._scene(room, file, peak)
@@ -111,7 +111,7 @@ class DenoisingTab:
         frame = views.observe(scene, noise, float(strength))
         x = Observation(*(_middle(part)[None] for part in observation(frame)))
         what = f"{system} on the middle {x.image.shape[-1]}×{x.image.shape[-2]} pixels of {scene.name}"
-        return self.page.landscape(model, x, size=21, what=what, tell=tell)
+        return self.page.landscape(model, x, size=21, what=what, progress=progress)
 
     def _scene(self, room: int | None, file: str | None, peak: float | None) -> views.Scene:
         if file:

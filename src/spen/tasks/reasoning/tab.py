@@ -52,7 +52,7 @@ class SudokuTab:
                 words = "The board appears here at every step of the descent."
                 answer = page.hint(words if names else "Train a solver first: spen train sudoku-small", "solved")
         new.click(self.draw, side, line, **page.light)
-        run.click(page.told(self.solve), [system, line, steps, restarts], answer, **page.descent)
+        run.click(page.report_errors(self.solve), [system, line, steps, restarts], answer, **page.descent)
         return [LandscapeButton("Of the puzzle", "puzzle-landscape", [system, line], self.landscape)]
 
     def draw(self, side: Any) -> str:
@@ -78,10 +78,12 @@ class SudokuTab:
         steps_shown = f"<h4>The descent from the start of the model</h4>{with_slider(parts, len(parts) - 1)}"
         return f"{answer}{note(words)}{steps_shown}"
 
-    def landscape(self, system: str, line: str, tell: Any = None) -> str:
+    def landscape(self, system: str, line: str, progress: Any = None) -> str:
         """The energy around the answer for a puzzle."""
         solver, x = self._solver(system), self._clues(line)
-        return self.page.landscape(solver.model, x, size=31, what=f"{system} on {(line or '').strip()}", tell=tell)
+        return self.page.landscape(
+            solver.model, x, size=31, what=f"{system} on {(line or '').strip()}", progress=progress
+        )
 
     def _solver(self, name: str) -> PuzzleSolver:
         return cast(PuzzleSolver, self.page.open(name))

@@ -53,7 +53,7 @@ class RolesTab:
                     "Arcs from every verb to its arguments appear here, and sharpen as the descent goes on.", "labelled"
                 )
         example.input(lambda title: conllu_text(sentences[title]), example, conllu, **page.light)
-        run.click(page.told(self.label), [system, conllu, decoder], answer, **page.descent)
+        run.click(page.report_errors(self.label), [system, conllu, decoder], answer, **page.descent)
         return [LandscapeButton("Of the sentence", "sentence-landscape", [system, conllu], self.landscape)]
 
     def label(self, system: str, conllu: str, decoder: Any) -> str:
@@ -62,14 +62,14 @@ class RolesTab:
             raise ValueError(f"no decoder is called {decoder!r}; choose from {', '.join(views.DECODERS)}")
         return views.show(views.follow(self._labeller(system), views.read(conllu or "")), decoder)
 
-    def landscape(self, system: str, conllu: str, tell: Callable[[float], None] | None = None) -> str:
+    def landscape(self, system: str, conllu: str, progress: Callable[[float], None] | None = None) -> str:
         """The energy around the answer for a sentence."""
         sentence, labeller = views.read(conllu or ""), self._labeller(system)
         if labeller.feedforward:
             raise ValueError(f"{system} descends no energy; choose one that does in Role labelling")
         _, x, _ = views.batch(labeller, sentence)
         what = f"{system} on “{' '.join(sentence.words[:9])}{' …' * (len(sentence) > 9)}”"
-        return self.page.landscape(labeller.model, x, size=41, what=what, tell=tell)
+        return self.page.landscape(labeller.model, x, size=41, what=what, progress=progress)
 
     def _labeller(self, name: str) -> Labeller:
         return cast(RoleLabeller, self.page.open(name)).labeller
