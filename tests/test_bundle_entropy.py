@@ -154,7 +154,7 @@ def test_the_dual_of_two_planes_by_brute_force() -> None:
         a = -(lam @ G) / 0.5
         logs = nn.functional.softplus(a).sum(-1) if groups is None else torch.logsumexp(a, -1)
         values = (lam @ h[..., None]).squeeze(-1) - 0.5 * logs
-        assert torch.allclose(solve_dual(G, h, 0.5, groups).bound, values.amax(1), atol=1e-7)
+        assert torch.allclose(solve_dual(G, h, 0.5, groups)[1], values.amax(1), atol=1e-7)
 
 
 def test_misuse_is_named() -> None:

@@ -192,5 +192,5 @@ def _line(stage: Stage, entry: dict[str, Any], seconds: float) -> str:
 
 
 def _rates(model: SPEN) -> list[float]:
-    rates = getattr(model.minimizer.rule, "rates", None)
+    rates = getattr(getattr(model.minimizer, "rule", None), "rates", None)  # BundleEntropy has no rule
     return [] if rates is None else [round(r, 6) for r in rates().detach().flatten().tolist()]
