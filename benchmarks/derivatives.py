@@ -8,13 +8,11 @@ second derivative. In turns; by value in float64 beside.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +20,7 @@ from torch import Tensor, nn
 from benchmarks.ceilings import precise, wait
 from benchmarks.kinds import FULL, SMALL, TOY
 from benchmarks.measure import errors, in_turns, ratio
-from benchmarks.results import write_measured
+from benchmarks.results import add_size, parser_of, write_measured
 from benchmarks.table import markdown
 from spen.derivatives import Derivatives
 
@@ -153,29 +151,23 @@ def speed(task: Task, *, seconds: float, repeats: int, fuse: bool = True) -> Spe
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Speed]:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.derivatives", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = parser_of("derivatives", __doc__)
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--size", choices=[FULL, SMALL, TOY], help="full on a GPU, small on a CPU if not given")
     parser.add_argument("--precision", choices=["float32", "tf32"], default="float32")
     parser.add_argument("--unfused", action="store_true", help="programs that run operation by operation")
     parser.add_argument("--seconds", type=float, default=10.0, help="of timing a task")
     parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path("runs/derivatives"), help="the folder of results.json")
-    options = parser.parse_args(arguments)
-    size = options.size or (FULL if options.device == "cuda" else SMALL)
+    options = add_size(parser, arguments)
     found = []
     for name in options.tasks.split(","):
         torch.manual_seed(0)
         with precise(options.precision):
-            task = TASKS[name](options.device, size)
+            task = TASKS[name](options.device, options.size)
             found.append(speed(task, seconds=options.seconds, repeats=options.repeats, fuse=not options.unfused))
         write_measured(
-            options.out / "results.json",
+            options.out,
             options.device,
-            size=size,
+            size=options.size,
             precision=options.precision,
             fused=not options.unfused,
             speeds=[asdict(s) for s in found],

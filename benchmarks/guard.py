@@ -2,27 +2,25 @@
 
     python -m benchmarks.guard
 
-A training step as it is, and with the check replaced by the program of the step before, in turns.
+A training step with the check, and one that takes the program of the step before without it, in turns.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.ceilings import precise
-from benchmarks.kinds import FULL, SMALL, TOY, make
+from benchmarks.kinds import make
 from benchmarks.measure import WARM_UP, in_turns, ratio
 from benchmarks.problems import Problem
-from benchmarks.results import write_measured
+from benchmarks.results import add_size, parser_of, write_measured
 from benchmarks.table import markdown
 from spen.gradients import Compiled
 
@@ -65,21 +63,18 @@ def cost(problem: Problem, *, seconds: float, repeats: int) -> Cost:
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Cost]:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.guard", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = parser_of("guard", __doc__)
     parser.add_argument("--kinds", default="deep-prior,label-sets")
-    parser.add_argument("--size", choices=[FULL, SMALL, TOY], help="full on a GPU, small on a CPU if not given")
     parser.add_argument("--seconds", type=float, default=10.0, help="of timing a kind")
     parser.add_argument("--repeats", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=Path("runs/guard"), help="the folder of results.json")
-    options = parser.parse_args(arguments)
-    size = options.size or (FULL if options.device == "cuda" else SMALL)
+    options = add_size(parser, arguments)
     torch.backends.cudnn.benchmark = True
     found = []
     for kind in options.kinds.split(","):
         with precise("tf32"):
-            found.append(cost(make(kind, options.device, size), seconds=options.seconds, repeats=options.repeats))
-        write_measured(options.out / "results.json", options.device, size=size, costs=[asdict(c) for c in found])
+            problem = make(kind, options.device, options.size)
+            found.append(cost(problem, seconds=options.seconds, repeats=options.repeats))
+        write_measured(options.out, options.device, size=options.size, costs=[asdict(c) for c in found])
     columns = {
         "problem": [c.problem for c in found],
         "ms a step": [f"{c.step_ms:.2f}" for c in found],

@@ -7,13 +7,11 @@ Every length twice, in random order; total seconds and calls of the energy, Auto
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from torch import Tensor, nn
 
 import spen
 from benchmarks.ceilings import wait
-from benchmarks.results import write_measured
+from benchmarks.results import parser_of, write_measured
 from benchmarks.table import markdown
 from spen.descent.potential import Potential
 from spen.domains import Simplex
@@ -96,13 +94,11 @@ def shuffled(first: int, last: int) -> list[int]:
 
 
 def main(arguments: Sequence[str] | None = None) -> float:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.lengths", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = parser_of("lengths", __doc__)
     parser.add_argument("--first", type=int, default=11)
     parser.add_argument("--last", type=int, default=50)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("runs/lengths"), help="the folder of results.json")
     options = parser.parse_args(arguments)
     lengths = shuffled(options.first, options.last)
     train(Exact(), lengths[:3], options.device, options.batch)  # libraries are loaded
@@ -113,9 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
             taken, calls[name] = train(make(), lengths, options.device, options.batch)
             seconds[name].append(taken)
     exact, auto = (statistics.median(seconds[name]) for name in STRATEGIES)
-    write_measured(
-        options.out / "results.json", options.device, seconds=seconds, calls=calls, ratio=auto / exact, lengths=lengths
-    )
+    write_measured(options.out, options.device, seconds=seconds, calls=calls, ratio=auto / exact, lengths=lengths)
     columns = {"strategy": list(STRATEGIES), "seconds": [f"{s:.2f}" for s in (exact, auto)]}
     columns["calls of the energy"] = [f"{calls[name]:,}" for name in STRATEGIES]
     print(markdown(columns))

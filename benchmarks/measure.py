@@ -28,7 +28,7 @@ class Outcome:
 
     gradients: list[Tensor]
     seconds: list[float]  # of single steps
-    peak_bytes: float  # what a step needs beside weights, inputs and gradients that are there anyway
+    peak_bytes: float  # of a step, weights, inputs and gradients not counted
     setup_bytes: float | None = None  # the most that building and the first step needed
     setup_seconds: float | None = None
     notes: dict[str, Any] = field(default_factory=dict)
@@ -56,8 +56,8 @@ def measure(
 ) -> Outcome:
     """Build, warm up, then time steps: at least three, then until ``repeats`` are there or ``seconds`` are over.
 
-    ``probe`` looks at the warm step in its own way. The gradients are those of the last step of all: what was compiled
-    or captured on the way has to be right.
+    ``probe`` is called with the warm step, for further notes. The gradients are those of the last step, after all that
+    is compiled or captured.
     """
     release(device)
     before = _held(device)
@@ -85,23 +85,30 @@ def in_turns(
     blocks = {}
     for name, call in calls.items():
         call()
-        wait(device)
-        began = time.perf_counter()
-        call()
-        wait(device)
-        blocks[name] = max(1, min(50, int(0.02 / max(time.perf_counter() - began, 1e-7))))
+        blocks[name] = _block(call, device)
     times: dict[str, list[float]] = {name: [] for name in calls}
     start = time.perf_counter()
     for turn in range(repeats):
         if turn >= 3 and time.perf_counter() - start > seconds:
             break
         for name, call in calls.items():
-            began = time.perf_counter()
-            for _ in range(blocks[name]):
-                call()
-            wait(device)
-            times[name].append((time.perf_counter() - began) / blocks[name])
+            times[name].append(_seconds(call, device, blocks[name]))
     return times
+
+
+def _seconds(call: Callable[[], object], device: torch.device, count: int) -> float:
+    """Of one call, as the mean of so many in a row."""
+    began = time.perf_counter()
+    for _ in range(count):
+        call()
+    wait(device)
+    return (time.perf_counter() - began) / count
+
+
+def _block(call: Callable[[], object], device: torch.device) -> int:
+    """How many calls are timed at once: short ones in blocks of 20 ms, as training runs them, without waiting."""
+    wait(device)
+    return max(1, min(50, int(0.02 / max(_seconds(call, device, 1), 1e-7))))
 
 
 def ratio(times: list[float], others: list[float]) -> float:
@@ -111,20 +118,11 @@ def ratio(times: list[float], others: list[float]) -> float:
 
 def _timed(step: Step, device: torch.device, seconds: float, repeats: int) -> tuple[list[float], float]:
     """Seconds of single steps by the clock; the processor's seconds a step, which a busy machine does not stretch."""
-    wait(device)
-    began = time.perf_counter()
-    step()
-    wait(device)
-    # Short steps are timed in blocks, as training runs them: nobody waits for the device after each.
-    block = max(1, min(50, int(0.02 / max(time.perf_counter() - began, 1e-7))))
+    block = _block(step, device)
     times: list[float] = []
     start, processor = time.perf_counter(), time.process_time()
     while len(times) < repeats and (len(times) < 3 or time.perf_counter() - start < seconds):
-        began = time.perf_counter()
-        for _ in range(block):
-            step()
-        wait(device)
-        times.append((time.perf_counter() - began) / block)
+        times.append(_seconds(step, device, block))
     return times, (time.process_time() - processor) / len(times) / block
 
 

@@ -27,10 +27,10 @@ from typing import Any
 import torch
 
 from benchmarks.ceilings import precise
-from benchmarks.kinds import FULL, KINDS, SMALL, TOY, make
+from benchmarks.kinds import KINDS, TOY, make
 from benchmarks.measure import Outcome, Step, errors, in_turns, measure, ratio, release
 from benchmarks.problems import Problem
-from benchmarks.results import write_measured, write_whole
+from benchmarks.results import add_size, parser_of, write_measured, write_results
 from benchmarks.runner import one_line
 from benchmarks.table import markdown
 from spen.gradients import Compiled
@@ -219,8 +219,9 @@ def measure_kind(
 ) -> Iterator[Entry]:
     """The entries of a column; passes that could not be switched off within ``seconds`` are named."""
     began = time.monotonic()
-    with precise("tf32"):  # the libraries' own workspaces would count as memory of the first program of a process
-        Measured(make("graph", device, TOY)).make("zeros")
+    if device == "cuda":  # the libraries' own workspaces would count as memory of the first program of a process
+        with precise("tf32"):
+            Measured(make("graph", device, TOY)).make("zeros")
     measured = Measured(make(kind, device, size))
     names = [name for name in names if device in PASSES[name].devices]
     problems: dict[str, str] = {}
@@ -258,28 +259,22 @@ def table(entries: Sequence[dict[str, Any]]) -> str:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.passes", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = parser_of("passes", __doc__)
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--passes", default=",".join(PASSES))
-    parser.add_argument("--size", choices=[FULL, SMALL, TOY], help="full on a GPU, small on a CPU if not given")
     parser.add_argument("--seconds", type=float, default=400.0, help="of compiling; the kinds compile side by side")
     parser.add_argument("--each", type=int, default=len(PASSES), help="passes for a process; fewer compile sooner")
     parser.add_argument("--row-seconds", type=float, default=3.0, help="of timing an entry")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path("runs/passes"), help="the folder of results.json")
     parser.add_argument("--here", action="store_true", help="in this process, whatever the number of kinds")
     parser.add_argument("--wait", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
+    options = add_size(parser, arguments)
     options.kinds, options.passes = (
         [name.strip() for name in text.split(",") if name.strip()] for text in (options.kinds, options.passes)
     )
     for given, known, what in ((options.kinds, KINDS, "kind"), (options.passes, PASSES, "pass")):
         if unknown := [name for name in given if name not in known]:
             parser.error(f"there is no {what} {', '.join(unknown)}; there are {', '.join(known)}")
-    options.size = options.size or (FULL if options.device == "cuda" else SMALL)
     return options
 
 
@@ -289,7 +284,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.here:
         _run_here(options, path)
         return
-    write_measured(path, options.device, size=options.size, entries=[])
+    write_measured(options.out, options.device, size=options.size, entries=[])
     shares = [options.passes[i : i + options.each] for i in range(0, len(options.passes), options.each)]
     commands = [_command(options, kind, share) for kind in options.kinds for share in shares]
     processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for command in commands]
@@ -337,7 +332,7 @@ def _run_here(options: argparse.Namespace, path: Path) -> None:
             print(f"{kind:12s} without {entry.name:24s} {entry.problem or entry}", file=sys.stderr, flush=True)
             whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"entries": []}
             whole["entries"].append(vars(entry))
-            write_whole(path, whole)
+            write_results(path, whole)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,8 @@ python -m benchmarks.prediction
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor
 import spen
 from benchmarks.ceilings import precise, wait
 from benchmarks.measure import in_turns
-from benchmarks.results import write_measured
+from benchmarks.results import parser_of, write_measured
 from benchmarks.table import markdown
 from spen.models import open_model
 from spen.tasks.denoising.data import Rooms
@@ -50,15 +48,11 @@ def plain_loop(model: spen.SPEN, x: Any) -> Tensor:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.prediction", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser = parser_of("prediction", __doc__)
     parser.add_argument("--height", type=int, default=480)
     parser.add_argument("--width", type=int, default=640)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--repeats", type=int, default=50)
-    parser.add_argument("--out", type=Path, default=Path("runs/prediction"), help="the folder of results.json")
     options = parser.parse_args(arguments)
     torch.backends.cudnn.benchmark = True
     device = torch.device(options.device)
@@ -75,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
         wait(device)
         times = in_turns(calls, device, seconds=options.seconds, repeats=options.repeats)
     found = {name: 1000 * statistics.median(taken) for name, taken in times.items()}
-    write_measured(options.out / "results.json", options.device, milliseconds=found, difference=away, times=times)
+    write_measured(options.out, options.device, milliseconds=found, difference=away, times=times)
     print(markdown({"dp-3": list(found), "ms a prediction": [f"{ms:.2f}" for ms in found.values()]}))
     print(f"{options.width}×{options.height} on {options.device}; answers are at most {away:.1e} apart")
     return {**found, "difference": away}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from spen.storage import write_whole
 
 SCHEMA = 1
 TOLERANCE = {"bf16": 2e-2}
@@ -78,20 +81,34 @@ class Results:
 
     def write(self) -> None:
         rows, skipped = [asdict(r) for r in self.rows], [asdict(s) for s in self.skipped]
-        write_whole(self.path, {**self.head, "rows": rows, "skipped": skipped})
+        write_results(self.path, {**self.head, "rows": rows, "skipped": skipped})
 
 
-def write_whole(path: Path, whole: dict[str, Any]) -> None:
-    """A JSON file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(whole, indent=1, default=str) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+def write_results(path: Path, whole: dict[str, Any]) -> None:
+    """A JSON file, written completely or not at all."""
+    write_whole(path, json.dumps(whole, indent=1, default=str) + "\n")
 
 
-def write_measured(path: Path, device: str, **found: Any) -> None:
-    """What a script has measured, with the machine and the versions it was measured on."""
-    write_whole(path, {"command": command_line(), "machine": machine(device), "versions": versions(), **found})
+def write_measured(folder: Path, device: str, **found: Any) -> None:
+    """results.json of a script: the figures, with the machine and the versions they were measured on."""
+    head = {"command": command_line(), "machine": machine(device), "versions": versions()}
+    write_results(folder / "results.json", {**head, **found})
+
+
+def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The options that all scripts share: --device and --out; the first line of ``about`` describes the script."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(about or "").splitlines()[0])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=Path("runs") / name, help="the folder of results.json")
+    return parser
+
+
+def add_size(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse with --size, which is full on a GPU and small on a CPU if not given."""
+    parser.add_argument("--size", choices=["full", "small", "toy"], help="full on a GPU, small on a CPU if not given")
+    options = parser.parse_args(arguments)
+    options.size = options.size or ("full" if options.device == "cuda" else "small")
+    return options
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -15,14 +15,25 @@ from spen.gradients.compiled import cpu, keep, lower, trace
 QUICK = {"seconds": 60.0, "row_seconds": 0.0, "repeats": 3}
 
 
-def test_every_pass_of_a_cpu_is_measured_and_comes_back() -> None:
+def test_every_pass_of_a_cpu_is_measured_written_and_comes_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = trace.simplified, cpu._channels_last, keep._cheapest_cut
-    entries = list(measure_kind("label-sets", list(PASSES), "cpu", TOY, **QUICK))
-    assert [e.name for e in entries] == [name for name, p in PASSES.items() if "cpu" in p.devices]
-    assert {e.problem for e in entries} == {None}
-    assert all(e.time and e.time > 0 and e.memory and e.memory > 0 for e in entries)
-    assert all(e.error is not None and e.error < 1e-5 for e in entries)
+    options = ["--device", "cpu", "--size", "toy", "--kinds", "label-sets", "--here", "--out", str(tmp_path)]
+    passes.main([*options, "--row-seconds", "0", "--repeats", "3"])
+    assert "label-sets   without softplus" in capsys.readouterr().err
+    entries = json.loads((tmp_path / "results.json").read_text())["entries"]
+    names = [name for name, p in PASSES.items() if "cpu" in p.devices]
+    assert [e["name"] for e in entries] == names
+    assert {e["problem"] for e in entries} == {None}
+    assert all(e["time"] > 0 and e["memory"] > 0 and e["error"] < 1e-5 for e in entries)
     assert (trace.simplified, cpu._channels_last, keep._cheapest_cut) == before
+    other = vars(Entry("srl", "softplus", 1.25, 0.5, error=0.5)), vars(Entry("srl", "zeros", problem="too hard"))
+    lines = table([*entries, *other]).splitlines()
+    assert lines[0] == "| without | label-sets | srl |"
+    assert lines[2 + names.index("zeros")].endswith(" | — |")
+    assert lines[2 + names.index("softplus")].endswith(" | 1.25, 0.50 |")
+    assert lines[-2:] == ["- zeros on srl: too hard", "- softplus on srl: gradients differ by 5e-01"]
 
 
 def test_a_pass_of_the_gpu_changes_what_lowering_asks_for() -> None:
@@ -44,23 +55,6 @@ def test_a_pass_that_is_gone_is_named() -> None:
 def test_no_time_left_is_said() -> None:
     (entry,) = measure_kind("graph", ["simplify"], "cpu", TOY, **{**QUICK, "seconds": -1.0})
     assert entry.problem == "the time was up"
-
-
-def test_the_command_writes_after_every_entry_and_the_table_has_a_column_a_kind(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--device", "cpu", "--size", "toy", "--kinds", "graph", "--passes", "softplus,zeros", "--here"]
-    passes.main([*options, "--row-seconds", "0", "--repeats", "3", "--out", str(tmp_path)])
-    assert "graph        without softplus" in capsys.readouterr().err
-    entries = json.loads((tmp_path / "results.json").read_text())["entries"]
-    assert [e["name"] for e in entries] == ["softplus", "zeros"]
-    other = vars(Entry("srl", "softplus", 1.25, 0.5, error=0.5)), vars(Entry("srl", "zeros", problem="too hard"))
-    lines = table([*entries, *other]).splitlines()
-    assert lines[0] == "| without | graph | srl |"
-    assert lines[2].startswith("| zeros | ")
-    assert lines[2].endswith(" | — |")
-    assert lines[3].endswith(" | 1.25, 0.50 |")
-    assert lines[4:] == ["- zeros on srl: too hard", "- softplus on srl: gradients differ by 5e-01"]
 
 
 @pytest.mark.parametrize("given", [["--kinds", "abacus"], ["--passes", "abacus"]])

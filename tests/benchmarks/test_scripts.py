@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from benchmarks import derivatives, guard, label_sets, lengths, prediction, startup
+from benchmarks import derivatives, guard, kernels, label_sets, lengths, prediction, turns
 from benchmarks.measure import in_turns, ratio
 from spen.descent.potential import Potential
 from spen.gradients import Exact
@@ -36,32 +37,6 @@ def test_lengths_are_trained_twice_and_evaluations_counted(tmp_path: Path, capsy
     assert whole["ratio"] == found > 0
     assert whole["calls"]["Exact()"] >= 4 * lengths.STEPS
     assert "for 4 batches of 2 lengths" in capsys.readouterr().out
-
-
-def test_steps_are_settled_when_the_last_slow_one_is_over() -> None:
-    found = startup.settled([5.0, 1.0, 0.1, 3.0, *[0.1] * 12])
-    assert found["first"] == 5.0
-    assert found["steady"] == pytest.approx(0.1)
-    assert found["until"] == pytest.approx(9.1)
-    assert found["setup"] == pytest.approx(9.0 - 0.3)
-    assert startup.settled([0.1] * 4)["until"] == 0.0
-
-
-def test_first_steps_name_the_choice_and_the_table_has_the_targets() -> None:
-    found = startup.first_steps("cpu", "toy", 0.0, 4)
-    assert found["steps"] == 3
-    assert found["choice"]
-    whole = {"imports": {"import torch": 1.0, "import spen beyond torch": 0.2}, "trainings": {"cold": found}}
-    lines = startup.table(whole).splitlines()
-    assert lines[2:4] == ["| import torch | 1.000 |  |", "| import spen beyond torch | 0.200 | 0.3 |"]
-    assert lines[4].startswith("| first step, cold | ")
-    assert lines[4].endswith(" | 5 |")
-    assert lines[5].endswith(" | 20 |")
-
-
-def test_imports_are_timed_in_a_fresh_process() -> None:
-    found = startup.imports(1)
-    assert all(seconds > 0 for seconds in found.values())
 
 
 def test_the_check_of_a_program_is_timed_with_and_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,3 +79,18 @@ def test_derivatives_are_right_and_their_table_names_both_tasks(
     written = json.loads((tmp_path / "results.json").read_text())
     assert (written["size"], written["fused"], len(written["speeds"])) == ("toy", False, 2)
     assert "| Burgers, 4 points | " in capsys.readouterr().out
+
+
+def test_every_system_gets_its_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    turns.main({2: 2}, height=8, width=12)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" median")[0].strip() for line in lines] == [f"T = 2: {name}" for name in turns.NAMES]
+    assert lines[0].endswith("1.00 of plain PyTorch's turn")
+    assert all(float(re.search(r"median +([\d.]+) ms", line)[1]) > 0 for line in lines)  # type: ignore[index]
+
+
+def test_kernels_are_traced_and_rows_without_time_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    kernels.main(["--device", "cpu", "--tiny", "--seconds", "0"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("all passes", "none"))]
+    assert len(lines) == 8
+    assert all("not begun: the time was up" in line for line in lines)
