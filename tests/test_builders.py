@@ -178,10 +178,10 @@ def test_role_labellers_know_their_origin(tmp_path: Path) -> None:
     with torch.no_grad():
         assert torch.equal(spen.SPEN.from_pretrained(folder)(x).output, model(x).output)
     labeller = Labeller.open(folder)
-    sentences = data.sentences("dev")[:3]
+    sentences = data.corpora["dev"].sentences[:3]
     labeller.model.load_state_dict(model.state_dict())
     assert len(labeller(sentences)) == 3
-    assert open_model(folder).labeller.recipe.describe() == ROLES["spen"].describe()
+    assert open_model(folder).recipe.describe() == ROLES["spen"].describe()
 
 
 def test_label_sets_know_their_origin(tmp_path: Path) -> None:

@@ -29,11 +29,12 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         model = train(changed(find_recipe("spen"), CHANGES), data, folder, seed=0)
         assert model is not None
-        scores, course = evaluate(model, data, "test"), follow(model, data, "test")
+        test = data.corpora["test"]
+        (scores, _), violated = evaluate(model, test), follow(model, test)["violations"]
         about = (
             f"local energy, five global terms and soft constraints on 900 sentences of the built-in grammar; "
-            f"test F1 {scores.f1['ad3']:.2f} with AD³, constraints violated {course.violations[0]} times before the "
-            f"descent and {course.violations[-1]} times after it on {scores.predicates} predicates"
+            f"test F1 {scores['f1']['ad3']:.2f} with AD³, constraints violated {violated[0]} times before the "
+            f"descent and {violated[-1]} times after it on {scores['predicates']} predicates"
         )
         target = Path(spen.__file__).parent / "weights" / "srl-grammar"
         save_folder(open_model(folder).exportable(), target, True, about, find_model(folder))

@@ -101,7 +101,7 @@ def test_what_the_examples_leave_behind(answers: dict[str, Answer], folder: Path
     assert "[V sold]" in pretty
     report = answers["spen reproduce table1 --quick"].out.partition("report: ")[2].strip()
     assert (folder / report).is_file()
-    assert (folder / "runs/table2-quick/report.html").is_file()
+    assert (folder / "runs/table2-quick/builtin/report.html").is_file()
     assert (folder / "prepared/test").is_dir()
     assert (folder / "cache/spen/srl/ewt/ewt-srl.dev.tsv.gz").is_file()
     assert (folder / "conll05st-release/train/words/train.02.words").is_file()

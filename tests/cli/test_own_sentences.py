@@ -79,7 +79,7 @@ def test_stdin(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_reproduce(folder: Path) -> None:
     done = spen("reproduce", "table2", "--data", "mine", "--rows", "local", "--seeds", "1", "--out", "t2", *TINY)
     assert done.status == 0, done.err
-    assert json.loads((folder / "t2" / "results.json").read_text())["about"]["data"] == "mine"
+    assert json.loads((folder / "t2" / "mine" / "results.json").read_text())["about"]["data"] == "mine"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ from spen.models import open_model
 from spen.tasks.denoising.data import Rooms
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.losses import observation
-from spen.tasks.srl.arcs import ArcCorpus
-from spen.tasks.srl.encoding import encode
 from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.predict import Labeller
 from tests.cli.world import CONLLU
@@ -47,8 +45,8 @@ def images() -> list[tuple[Observation, torch.Tensor]]:
 def sentences() -> list[tuple[Any, torch.Tensor]]:
     """Batches of parsed sentences: one alone, the longest ones, many of all kinds with padding."""
     labeller = Labeller.open("srl-grammar")
-    corpus = ArcCorpus(encode(make_corpus(40, seed=3), labeller.data.rules, labeller.data.space))
-    usable = np.flatnonzero(corpus.widest > 0)
+    corpus = labeller.corpus(make_corpus(40, seed=3))
+    usable = corpus.usable
     long = usable[np.argsort(-corpus.predicates[usable], kind="stable")]
     with torch.no_grad():
         return [(x, labeller.model(x).output) for x, _ in map(corpus.batch, (usable[:1], long[:4], usable[:20]))]

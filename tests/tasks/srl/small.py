@@ -27,7 +27,7 @@ def prepared(templates: str = "appendix", size: int = 90) -> Prepared:
 
 def batch(size: int = 8) -> tuple[ArcBatch, ArcTarget]:
     corpus = prepared().corpora["train"]
-    usable = np.flatnonzero(corpus.widest > 0)
+    usable = corpus.usable
     many = usable[np.argsort(-corpus.predicates[usable], kind="stable")]
     # Half with several predicates, half with one, so that there is padding of every kind.
     return corpus.batch(np.concatenate([many[: size // 2], many[-(size - size // 2) :]]))
@@ -37,7 +37,7 @@ def scored(size: int = 4, *, roles: int | None = None, words: int = 5, arc: int 
     """A point y of the simplices and random features, in double precision, around a real batch's masks."""
     x, _ = batch(size)
     generator = torch.Generator().manual_seed(1)
-    a = len(prepared().roles) if roles is None else roles
+    a = len(prepared().space.roles) if roles is None else roles
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)

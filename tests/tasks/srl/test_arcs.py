@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from spen.tasks.srl.arcs import ArcCorpus, ArcSource
-from spen.tasks.srl.encoding import decode, encode
 from spen.tasks.srl.sentences import Sentence
 from tests.tasks.srl.small import batch, prepared
 
 
 def test_every_arc_comes_back() -> None:
     data, rows = prepared(), np.arange(12)
-    sentences, corpus = data.splits["train"], data.corpora["train"]  # type: ignore[index]
+    sentences, corpus = data.corpora["train"].sentences, data.corpora["train"]
     x, target = corpus.batch(rows)
     for b, sentence in enumerate(sentences[:12]):
         words, n = data.space.index("words"), len(sentence.propositions)
@@ -21,8 +20,7 @@ def test_every_arc_comes_back() -> None:
         assert x.heads[b][x.token_mask[b]].tolist() == list(sentence.heads)
         assert x.predicates[b][x.predicate_mask[b]].tolist() == [p.predicate for p in sentence.propositions]
         assert not x.mask[b, n:].any()
-        senses = [p.sense for p in sentence.propositions]
-        props = decode(corpus.encoded, b, target.gold[b].numpy(), data.roles, senses)
+        props = corpus.decode(b, target.gold[b].numpy())
         offered = [{c[:2] for c in found} for found in data.rules(sentence)]
         encoded = corpus.encoded.arc_features[corpus.encoded.arc_offsets[b] : corpus.encoded.arc_offsets[b + 1]]
         assert np.array_equal(x.features[b][x.mask[b]].numpy(), encoded)
@@ -31,7 +29,7 @@ def test_every_arc_comes_back() -> None:
             assert x.spans[b, p][here].tolist() == [[c.start, c.end] for c in found]
             assert x.argument_heads[b, p][here].tolist() == [c.head for c in found]
             gold = {(a.start, a.end): a.role for a in proposition.arguments}
-            assert [data.roles[r] for r in target.gold[b, p][here]] == [gold.get(c[:2], "O") for c in found]
+            assert [data.space.roles[r] for r in target.gold[b, p][here]] == [gold.get(c[:2], "O") for c in found]
             covered = [a for a in proposition.arguments if (a.start, a.end) in offered[p]]
             assert list(props.propositions[p].arguments) == sorted(covered)
             for i, c in enumerate(found):
@@ -55,7 +53,7 @@ def test_every_sentence_once_and_within_bounds() -> None:
     corpus = prepared().corpora["train"]
     source = ArcSource(corpus, cells=64, seed=3)
     seen = [i for rows in source.plan(2) for i in rows.tolist()]
-    assert sorted(seen) == np.flatnonzero(corpus.widest > 0).tolist()
+    assert sorted(seen) == corpus.usable.tolist()
     assert len(seen) == source.sentences
     for x, _ in source.batches(2):
         assert x.mask.numel() <= 64 or len(x.mask) == 1
@@ -88,11 +86,11 @@ def test_processes_share_the_batches() -> None:
 def test_sentences_without_arcs_are_counted() -> None:
     data = prepared()
     silent = Sentence(words=("Oh",), heads=(-1,), deprels=("root",), xpos=("UH",), upos=("INTJ",))
-    corpus = ArcCorpus(encode([silent, *data.splits["dev"][:3]], data.rules, data.space))  # type: ignore[index]
+    corpus = ArcCorpus([silent, *data.corpora["dev"].sentences[:3]], data.rules, data.space)
     source = ArcSource(corpus)
     assert source.sentences == 3
     assert source.missed == 0
-    assert decode(corpus.encoded, 0, np.zeros((1, 1), np.int64), data.roles, []).propositions == ()
+    assert corpus.decode(0, np.zeros((1, 1), np.int64)).propositions == ()
     x, _ = corpus.batch(np.array([0]))
     assert x.mask.shape == (1, 1, 1)
     assert not x.mask.any()

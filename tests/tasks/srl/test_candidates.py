@@ -35,29 +35,20 @@ def descendants(sentence: Sentence, token: int) -> set[int]:
 
 
 @given(sentences(with_props=False))
-def test_subtree_spans_are_those_of_the_descendants(sentence: Sentence) -> None:
+def test_candidates_of_drawn_trees(sentence: Sentence) -> None:
+    """Subtree spans are those of the descendants; candidates are proper spans, each once, and every subtree is one."""
     tree = Tree.of(sentence)
     for token in range(len(sentence)):
         below = descendants(sentence, token)
         assert (tree.first[token], tree.last[token]) == (min(below), max(below) + 1)
-
-
-@given(sentences(with_props=False))
-def test_candidates_are_proper_spans_found_once(sentence: Sentence) -> None:
     for predicate in range(len(sentence)):
-        found = propose(sentence, predicate)
-        assert len({c[:2] for c in found}) == len(found)
-        for c in found:
+        candidates = propose(sentence, predicate, tree)
+        found = {c[:2] for c in candidates}
+        assert len(found) == len(candidates)
+        for c in candidates:
             assert 0 <= c.start < c.end <= len(sentence)
             assert not c.start <= predicate < c.end
             assert c.path
-
-
-@given(sentences(with_props=False))
-def test_every_child_and_every_relative_s_subtree_is_one(sentence: Sentence) -> None:
-    tree = Tree.of(sentence)
-    for predicate in range(len(sentence)):
-        found = {c[:2] for c in propose(sentence, predicate)}
         ancestor = predicate
         while ancestor != -1:
             for child in tree.children[ancestor]:

@@ -49,7 +49,7 @@ def test_a_sentence_alone_and_in_company(name: str) -> None:
     data = prepared(find_recipe(name).templates)
     corpus = data.corpora["train"]
     scorer = build(find_recipe(name), data).features.eval()
-    rows = np.flatnonzero(corpus.widest > 0)[:7]
+    rows = corpus.usable[:7]
     together, x = scorer(corpus.batch(rows)[0]), corpus.batch(rows)[0]
     for k, i in enumerate(rows.tolist()):
         alone = scorer(corpus.batch(np.array([i]))[0])

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from spen.rounding import Constraints, count_violations, round_ad3
+from spen.tasks.srl import evaluate as evaluating
 from spen.tasks.srl.arcs import ArcSource
 from spen.tasks.srl.build import build
 from spen.tasks.srl.decoding import DECODERS, constraints, decode_roles, violations
@@ -16,7 +17,7 @@ from spen.tasks.srl.score import score
 from tests.tasks.srl.small import batch, prepared
 
 DATA = prepared()
-ROLES = len(DATA.roles)
+ROLES = len(DATA.space.roles)
 
 
 def noise(seed: int = 0) -> torch.Tensor:
@@ -27,12 +28,12 @@ def noise(seed: int = 0) -> torch.Tensor:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_decoders_keep_the_constraints(decoder: str) -> None:
     _, target = batch()
-    found = decode_roles(noise(), target, DATA.core, decoder)  # type: ignore[arg-type]
+    found = decode_roles(noise(), target, DATA.space.core, decoder)  # type: ignore[arg-type]
     assert found.shape == target.mask.shape
     assert not found[~target.mask].any()
-    left = count_violations(found.flatten(0, 1)[:, None], constraints(target, DATA.core)).total.sum()
+    left = count_violations(found.flatten(0, 1)[:, None], constraints(target, DATA.space.core)).total.sum()
     assert (int(left) > 0) == (decoder == "argmax")
-    assert int(violations(noise(), target, DATA.core)) > 0
+    assert int(violations(noise(), target, DATA.space.core)) > 0
 
 
 def test_better_decoders_score_higher() -> None:
@@ -40,7 +41,7 @@ def test_better_decoders_score_higher() -> None:
     y = noise(1)
     value = {}
     for decoder in DECODERS:
-        found = decode_roles(y, target, DATA.core, decoder)
+        found = decode_roles(y, target, DATA.space.core, decoder)
         value[decoder] = float((y.log().gather(-1, found[..., None]).squeeze(-1) * target.mask).sum())
     assert value["greedy"] <= value["ad3"] + 1e-4 <= value["ilp"] + 2e-4
     assert value["ilp"] <= value["argmax"]
@@ -48,11 +49,11 @@ def test_better_decoders_score_higher() -> None:
 
 def test_spans_overlap_as_in_the_batch() -> None:
     x, target = batch()
-    rules = constraints(target, DATA.core)
+    rules = constraints(target, DATA.space.core)
     k = x.mask.shape[-1]
     both = x.mask[..., :, None] & x.mask[..., None, :]
     assert torch.equal(rules.conflicts().reshape(*x.mask.shape, k) & both, x.conflicts)
-    direct = Constraints.from_conflicts(rules.mask, x.conflicts.flatten(0, 1), DATA.core)
+    direct = Constraints.from_conflicts(rules.mask, x.conflicts.flatten(0, 1), DATA.space.core)
     scores = noise().log().flatten(0, 1)[:, None]
     assert torch.equal(round_ad3(scores, rules), round_ad3(scores, direct))
 
@@ -60,7 +61,7 @@ def test_spans_overlap_as_in_the_batch() -> None:
 def test_an_unknown_decoder_is_named() -> None:
     _, target = batch()
     with pytest.raises(ValueError, match="no decoder is called 'beam'; choose from argmax, greedy, ad3, ilp"):
-        decode_roles(noise(), target, DATA.core, "beam")  # type: ignore[arg-type]
+        decode_roles(noise(), target, DATA.space.core, "beam")  # type: ignore[arg-type]
 
 
 def test_losses_by_hand() -> None:
@@ -85,23 +86,23 @@ def test_the_price_of_violations_by_hand() -> None:
         for c in (c for c in target.mask[b, p].nonzero().flatten().tolist() if c > a):
             if bool(x.conflicts[b, p, a, c]):
                 extra += max(0.0, float(y[b, p, a, 1:].sum() + y[b, p, c, 1:].sum()) - 1)
-            extra += sum(max(0.0, float(y[b, p, a, k] + y[b, p, c, k]) - 1) for k in DATA.core)
-    plain, priced = (float(ConstrainedLoss(DATA.core, w)(y, target)) for w in (0.0, 2.0))
+            extra += sum(max(0.0, float(y[b, p, a, k] + y[b, p, c, k]) - 1) for k in DATA.space.core)
+    plain, priced = (float(ConstrainedLoss(DATA.space.core, w)(y, target)) for w in (0.0, 2.0))
     assert plain == pytest.approx(float(arc_log_loss(y, target)))
     assert priced - plain == pytest.approx(2 * extra / int(target.mask.sum()), rel=1e-4)
     gold = target.one_hot(ROLES)
-    assert float(ConstrainedLoss(DATA.core, 2.0)(gold, target)) == 0
+    assert float(ConstrainedLoss(DATA.space.core, 2.0)(gold, target)) == 0
 
 
 def test_f1_of_gold_and_of_nothing() -> None:
     source = ArcSource(DATA.corpora["dev"], cells=128, shuffle=False)
-    perfect, nothing = RoleF1(DATA.core, missed=source.missed), RoleF1(DATA.core, missed=source.missed)
+    perfect, nothing = RoleF1(DATA.space.core, missed=source.missed), RoleF1(DATA.space.core, missed=source.missed)
     uncovered = source.missed
     for _, target in source.batches():
         perfect.update(target.one_hot(ROLES), target)
         nothing.update(torch.eye(ROLES)[torch.zeros_like(target.gold)], target)
         uncovered += int(target.uncovered.sum())
-    arguments = sum(len(p.arguments) for s in DATA.splits["dev"] for p in s.propositions)  # type: ignore[index]
+    arguments = sum(len(p.arguments) for s in DATA.corpora["dev"].sentences for p in s.propositions)
     assert int(perfect.gold) + source.missed == arguments
     recall = 1 - uncovered / arguments
     assert float(perfect.compute()) == pytest.approx(200 * recall / (1 + recall), abs=1e-3)
@@ -109,13 +110,14 @@ def test_f1_of_gold_and_of_nothing() -> None:
     assert int(perfect.clashes) == 0
 
 
-def test_the_official_score_of_labelled_sentences() -> None:
-    model = build(find_recipe("spen"), DATA)
-    sentences = DATA.splits["dev"]  # type: ignore[index]
-    found = evaluate(model, DATA, "dev", decoders=("greedy", "ad3"), cells=128)
-    again, violated = label_sentences(model, DATA.corpora["dev"], sentences, DATA, ("ad3",), cells=64)
-    assert again["ad3"] == found.props["ad3"]
-    assert violated == found.violations
-    assert score(sentences, again["ad3"]).f1 == pytest.approx(found.f1["ad3"], abs=1e-3)
-    assert found.predicates == sum(len(s.propositions) for s in sentences)
-    assert set(found.f1) == {"greedy", "ad3"}
+def test_the_official_score_of_labelled_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with batches of other sizes."""
+    model, corpus = build(find_recipe("spen"), DATA), DATA.corpora["dev"]
+    figures, props = evaluate(model, corpus, decoders=("greedy", "ad3"))
+    monkeypatch.setattr(evaluating, "CELLS", 64)
+    again, violated = label_sentences(model, corpus, ("ad3",))
+    assert again["ad3"] == props["ad3"]
+    assert violated == figures["violations"]
+    assert score(corpus.sentences, again["ad3"]).f1 == pytest.approx(figures["f1"]["ad3"], abs=1e-3)
+    assert figures["predicates"] == sum(len(s.propositions) for s in corpus.sentences)
+    assert set(figures["f1"]) == {"greedy", "ad3"}

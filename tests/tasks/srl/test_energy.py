@@ -31,7 +31,7 @@ from spen.tasks.srl.local import ArcInit, Scored
 from spen.testing import check_energy
 from tests.tasks.srl.small import prepared, scored
 
-ROLES, CORE = len(prepared().roles), prepared().core
+ROLES, CORE = len(prepared().space.roles), prepared().space.core
 
 
 def restricted(energy: LabelHistogram) -> LabelHistogram:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,40 +21,61 @@ from spen.tasks.srl.corpora import builtin_splits, prepare, without_genre
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.predict import Labeller, render
 from spen.tasks.srl.recipes import SrlRecipe
-from spen.tasks.srl.reproduce import Job, Settings, jobs, reproduce
+from spen.tasks.srl.reproduce import RESULT, Job, Table, reproduce
 from spen.tasks.srl.score import score
-from spen.tasks.srl.sentences import write_text
-from spen.tasks.srl.table import summarise
+from spen.tasks.srl.table import rows_of
 from spen.tasks.srl.task import TASK, changed_row
 from spen.tasks.task import ReproduceOrder
+from tests.tasks.srl.test_vectors import write_vectors
 
 QUICK = SrlRecipe.quick
 
 
-@pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """local and spen, trained for an epoch or two on a tiny corpus, with a genre left out as well."""
-    folder = tmp_path_factory.mktemp("table2")
-    patch = pytest.MonkeyPatch()
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """Two epochs at most, on a tiny corpus."""
     shrink = {"pretrain_epochs": 2, "clamped_epochs": 1, "joint_epochs": 1}
-    patch.setattr(SrlRecipe, "quick", lambda self: replace(QUICK(self), **shrink))
-    patch.setattr(corpora, "builtin_splits", lambda size: builtin_splits(90))
-    settings = Settings(out=folder, rows=("spen",), seeds=(0,), genre="court", quick=True)
-    assert reproduce(replace(settings, seconds=0.0)) is None, "no time, no result"
-    assert reproduce(settings) is not None
-    patch.undo()
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SrlRecipe, "quick", lambda self: replace(QUICK(self), **shrink))
+        patch.setattr(corpora, "builtin_splits", lambda size: builtin_splits(90))
+        yield
+
+
+@pytest.fixture(scope="module")
+def order(tmp_path_factory: pytest.TempPathFactory) -> ReproduceOrder:
+    """local and spen, trained with a genre left out as well."""
+    out = tmp_path_factory.mktemp("table2")
+    order = ReproduceOrder(out, rows=("spen",), quick=True, device="cpu", options={"genre": "court"})
+    assert not reproduce(replace(order, seconds=0.0)).finished, "no time, no result"
+    done = reproduce(order)
+    assert done.finished
+    assert done.report == out / "builtin" / "report.html"
+    return order
+
+
+@pytest.fixture
+def run(order: ReproduceOrder) -> Path:
+    return order.out / "builtin" / "spen" / "seed-0"
+
+
+def table(out: Path, *rows: str, **changes: Any) -> Table:
+    return Table(ReproduceOrder(out, rows=rows, device="cpu", **changes))
 
 
 def test_bases_come_first() -> None:
-    settings = Settings(out=Path("x"), rows=("spen-best", "convex"), seeds=(0, 1), genre="court")
-    found = jobs(settings)
-    assert found[:4] == [Job(row, 0, "whole") for row in ("best-local", "spen-best", "local", "convex")]
+    found = table(Path("x"), "spen-best", "convex", seeds=(0, 1), options={"genre": "court"}).jobs()
+    assert found[:4] == [Job(row, 0) for row in ("best-local", "spen-best", "local", "convex")]
     assert len(found) == 16
 
 
-def test_results_and_report(out: Path) -> None:
-    results = json.loads((out / "results.json").read_text())
+def test_folders_are_those_of_table_1() -> None:
+    runs = table(Path("x"), data="here/mine")
+    assert runs.run(Job("spen:steps=5", 2)) == Path("x/mine/spen,steps=5/seed-2")
+    assert runs.run(Job("local", 0, "without-court")) == Path("x/mine/without-court/local/seed-0")
+
+
+def test_results_and_report(order: ReproduceOrder) -> None:
+    results = json.loads((order.out / "builtin" / "results.json").read_text())
     rows = {(r["row"], r["decoder"]): r for r in results["rows"]}
     assert set(rows) == {(s, d) for s in ("local", "spen") for d in ("greedy", "ad3")}
     assert rows["spen", "ad3"]["test"]["paper"] == 80.7
@@ -74,25 +96,31 @@ def test_results_and_report(out: Path) -> None:
     means = [rows[name, "ad3"]["test"]["mean"] for name in ("local", "spen")]
     assert pair["difference"] == pytest.approx(means[0] - means[1], abs=1e-3)
     assert pair["low"] <= pair["difference"] <= pair["high"]
-    page = (out / "report.html").read_text()
+    page = (order.out / "builtin" / "report.html").read_text()
     assert f"<td>local − spen</td><td>{pair['difference']:+.2f}</td>" in page
     for text in ("spen + AD³", "<svg", "violations", "80.7", "trained without court"):
         assert text in page
     assert "http" not in page, "the page stands alone"
 
 
-def test_the_written_propositions_have_the_reported_score(out: Path) -> None:
+def test_the_written_propositions_have_the_reported_score(run: Path) -> None:
     dev = builtin_splits(90)["dev"]
-    result = json.loads((out / "runs" / "whole" / "spen-0" / "evaluation.json").read_text())
-    found = read_props(out / "runs" / "whole" / "spen-0" / "dev.props.gz")
+    result, found = json.loads((run / RESULT).read_text()), read_props(run / "dev.props.gz")
     assert score(dev, found).f1 == pytest.approx(result["dev"]["f1"]["ad3"], abs=1e-3)
+    assert Labeller.open(run)(dev) == found
 
 
-def test_a_finished_table_is_not_trained_again(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "run_job", lambda *_: pytest.fail("there is nothing left to train"))
-    monkeypatch.setattr(corpora, "builtin_splits", lambda size: builtin_splits(90))
-    settings = Settings(out=out, rows=("spen",), seeds=(0,), genre="court", quick=True)
-    assert reproduce(settings) is not None
+def test_a_finished_table_is_not_trained_again(order: ReproduceOrder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "train", lambda *_: pytest.fail("there is nothing left to train"))
+    assert reproduce(order).finished
+
+
+def test_finished_runs_are_merged(order: ReproduceOrder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Table, "train", lambda *_: pytest.fail("there is nothing left to train"))
+    assert reproduce(replace(order, out=tmp_path, merge=(order.out,))).finished
+    assert (tmp_path / "builtin" / "without-court" / "spen" / "seed-0" / RESULT).is_file()
+    with pytest.raises(ValueError, match="absent is no folder to merge"):
+        reproduce(replace(order, merge=(tmp_path / "absent",)))
 
 
 CONLLU = "\n".join(
@@ -107,30 +135,36 @@ CONLLU = "\n".join(
 )
 
 
-def test_a_table_of_other_data_is_not_continued(out: Path) -> None:
-    settings = Settings(out=out, rows=("spen",), seeds=(0,), genre="court", quick=True)
-    for other in (replace(settings, quick=False), replace(settings, data="ewt"), replace(settings, sentences=5)):
-        with pytest.raises(ValueError, match="holds results of other data or another size; give another folder"):
+def test_a_table_of_another_size_is_not_continued(order: ReproduceOrder) -> None:
+    for other in (replace(order, quick=False), replace(order, options={"sentences": 5})):
+        with pytest.raises(ValueError, match="builtin holds results of other data or another size; give another fol"):
             reproduce(other)
 
 
-def test_what_was_tuned_gains_its_test_column_without_training(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Job("spen", 0, "whole").result(out)
-    before = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in before.items() if key != "test"}))
+def test_what_was_tuned_gains_its_test_column_without_training(
+    order: ReproduceOrder, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--dev-only leaves the test data alone; the same table without it adds the column."""
+    tuning, job = replace(order, dev_only=True, options={}), Job("spen", 0)
+    before = json.loads((run / RESULT).read_text())
+    data = Table(tuning).prepared(job)
+    result = Table(tuning).evaluate(job, replace(data, corpora={"dev": data.corpora["dev"]}))
+    assert "test" not in result
+    (row, _) = rows_of([result])
+    assert row["test"]["mean"] is None
+    assert row["dev"]["mean"] > 0
+    (run / RESULT).write_text(json.dumps(result))
     monkeypatch.setattr(module, "train", lambda *_, **__: pytest.fail("it is trained"))
-    monkeypatch.setattr(corpora, "builtin_splits", lambda size: builtin_splits(90))
-    settings = Settings(out=out, rows=("spen",), seeds=(0,), quick=True)
-    assert reproduce(replace(settings, dev_only=True)) is not None
-    assert "test" not in json.loads(path.read_text())
-    assert reproduce(settings) is not None
-    after = json.loads(path.read_text())
+    assert reproduce(tuning).finished
+    assert "test" not in json.loads((run / RESULT).read_text())
+    assert reproduce(replace(order, options={})).finished
+    after = json.loads((run / RESULT).read_text())
     assert after["test"]["f1"] == before["test"]["f1"]
     assert after["train_seconds"] == before["train_seconds"]
 
 
-def test_parsed_text_is_labelled(out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, source = out / "runs" / "whole" / "spen-0", tmp_path / "in.conllu"
+def test_parsed_text_is_labelled(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = tmp_path / "in.conllu"
     source.write_text(CONLLU + "\n\n" + CONLLU + "\n")
     target = tmp_path / "out.props"
     opened = open_model(run)
@@ -147,14 +181,7 @@ def test_parsed_text_is_labelled(out: Path, tmp_path: Path, capsys: pytest.Captu
     assert "[V chased]" in capsys.readouterr().out
 
 
-def test_labels_equal_those_of_the_evaluation(out: Path) -> None:
-    dev = builtin_splits(90)["dev"]
-    labeller = Labeller.open(out / "runs" / "whole" / "spen-0")
-    assert labeller(dev) == read_props(out / "runs" / "whole" / "spen-0" / "dev.props.gz")
-
-
-def test_a_file_that_is_no_conllu_is_refused(out: Path, tmp_path: Path) -> None:
-    run = out / "runs" / "whole" / "spen-0"
+def test_a_file_that_is_no_conllu_is_refused(run: Path, tmp_path: Path) -> None:
     source = tmp_path / "bad.conllu"
     source.write_text("1\tOnly\n")
     with pytest.raises(ValueError, match="2 columns where id, words, lemmas"):
@@ -170,8 +197,8 @@ def test_the_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
     assert first.space == second.space
     assert first.rules == second.rules
     for split in splits:
-        arrays = zip(vars(first.encoded[split]).items(), vars(second.encoded[split]).values(), strict=True)
-        assert all(np.array_equal(a, b) and a.dtype == b.dtype for (_, a), b in arrays)
+        pairs = zip(*(vars(data.corpora[split].encoded).values() for data in (first, second)), strict=True)
+        assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in pairs)
     assert len(list(tmp_path.iterdir())) == 1
     assert prepare(splits, name="a", templates="all", cache=tmp_path).space.size > first.space.size
     with pytest.raises(ValueError, match="no template set is called 'some'"):
@@ -181,29 +208,17 @@ def test_the_cache_gives_back_what_it_was_given(tmp_path: Path) -> None:
 
 def test_the_cache_knows_other_word_vectors(tmp_path: Path) -> None:
     for name in ("alpha", "gamma"):
-        write_text(tmp_path / f"{name}.txt", f"{name} 1.0 2.0\n")
+        write_vectors(tmp_path / name, (name,), vectors=np.ones((1, 2)))
     splits, cache = builtin_splits(30), tmp_path / "cache"
-    prepare(splits, name="a", vectors=tmp_path / "alpha.txt", cache=cache)
-    words = prepare(splits, name="a", vectors=tmp_path / "gamma.txt", cache=cache).space.words
+    prepare(splits, name="a", vectors=tmp_path / "alpha", cache=cache)
+    words = prepare(splits, name="a", vectors=tmp_path / "gamma", cache=cache).space.words
     assert "gamma" in words
     assert "alpha" not in words
 
 
-def test_tuning_leaves_the_test_data_alone(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corpora, "builtin_splits", lambda size: builtin_splits(90))
-    settings = Settings(out=out, rows=("spen",), seeds=(0,), quick=True, dev_only=True)
-    data = module.Corpora(settings).get("whole", "appendix")
-    monkeypatch.setattr(type(data), "sentences", lambda self, split: self.splits[split] if split == "dev" else 1 / 0)
-    result = module.evaluate_job(Job("spen", 0, "whole"), settings, data, 1.0)
-    assert "test" not in result
-    (row, _) = summarise([result], {})["rows"]
-    assert row["test"]["mean"] is None
-    assert row["dev"]["mean"] > 0
-
-
-def finish(job: Job, settings: Settings, deadline: float | None) -> dict[str, object]:
-    job.result(settings.out).parent.mkdir(parents=True)
-    job.result(settings.out).write_text("{}")
+def finish(runs: Table, job: Job) -> dict[str, object]:
+    runs.run(job).mkdir(parents=True)
+    (runs.run(job) / RESULT).write_text("{}")
     return {"dev": {"f1": {"greedy": 1, "ad3": 2}, "violations": 3}, "train_seconds": 4, "sentences_per_second": 5}
 
 
@@ -211,52 +226,53 @@ def finish(job: Job, settings: Settings, deadline: float | None) -> dict[str, ob
 def threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers as threads, which see what a test replaces."""
     monkeypatch.setattr(module, "ProcessPoolExecutor", lambda count, *_: ThreadPoolExecutor(count))
-    monkeypatch.setattr(module.Corpora, "get", lambda *_: None)
+    monkeypatch.setattr(Table, "prepared", lambda *_: None)
 
 
 @pytest.mark.usefixtures("threads")
-def test_side_by_side_bases_first_and_the_longest_next(
+def test_in_parallel_bases_first_and_the_longest_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    order: list[str] = []
-    monkeypatch.setattr(module, "_work", lambda job, *rest: order.append(job.row) or finish(job, *rest))
-    settings = Settings(out=tmp_path, rows=("structured", "spen", "spen-best"), seeds=(0,), dev_only=True)
-    assert module._side_by_side(replace(settings, workers=1), jobs(settings), module.Corpora(settings), None, print)
-    assert order == ["best-local", "local", "spen-best", "spen", "structured"]
+    started: list[str] = []
+    runs = table(tmp_path, "structured", "spen", "spen-best", dev_only=True)
+    monkeypatch.setattr(module, "_work", lambda job, _: started.append(job.row) or finish(runs, job))
+    assert module._in_parallel(runs, runs.jobs(), None)
+    assert started == ["best-local", "local", "spen-best", "spen", "structured"]
     line = "whole spen seed 0: dev greedy 1.00, dev ad3 2.00, 3 violations, trained in 4 s, 5 sentences a second"
     assert line in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("threads")
-def test_side_by_side_a_failure_is_named_and_stops_what_is_built_on_it(
+def test_in_parallel_a_failure_is_named_and_stops_what_is_built_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(job: Job, *rest: Any) -> dict[str, object]:
+    runs = table(tmp_path, "spen", "structured", jobs=2)
+
+    def work(job: Job, _: float | None) -> dict[str, object]:
         if job.row == "local":
             raise RuntimeError("out of memory")
-        return finish(job, *rest)
+        return finish(runs, job)
 
     monkeypatch.setattr(module, "_work", work)
-    settings = Settings(out=tmp_path, rows=("spen", "structured"), seeds=(0,), workers=2)
-    assert not module._side_by_side(settings, jobs(settings), module.Corpora(settings), None, print)
+    assert not module._in_parallel(runs, runs.jobs(), None)
     assert "whole local seed 0 failed: RuntimeError: out of memory\n" in capsys.readouterr().out
-    assert not Job("spen", 0, "whole").result(tmp_path).exists()
-    assert Job("structured", 0, "whole").result(tmp_path).exists()
+    assert not runs.run(Job("spen", 0)).exists()
+    assert (runs.run(Job("structured", 0)) / RESULT).exists()
 
 
 @pytest.mark.usefixtures("threads")
-def test_side_by_side_nothing_begins_shortly_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_parallel_nothing_begins_shortly_before_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_work", lambda *_: pytest.fail("too late to begin"))
-    settings = Settings(out=tmp_path, rows=("local",), seeds=(0, 1), workers=2)
-    assert not module._side_by_side(settings, jobs(settings), module.Corpora(settings), time.time() + 5, print)
+    runs = table(tmp_path, "local", seeds=(0, 1), jobs=2)
+    assert not module._in_parallel(runs, runs.jobs(), time.time() + 5)
 
 
 def test_a_worker_stops_in_time_to_evaluate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float | None] = []
-    monkeypatch.setattr(module, "run_job", lambda job, settings, data, seconds: seen.append(seconds))
-    settings, job = Settings(out=tmp_path), Job("local", 0, "whole")
-    module._work(job, settings, time.time() + 100)
-    module._work(job, settings, None)
+    monkeypatch.setattr(Table, "train", lambda self, job, seconds: seen.append(seconds))
+    module._start(ReproduceOrder(tmp_path, device="cpu"), torch.get_num_threads())
+    module._work(Job("local", 0), time.time() + 100)
+    module._work(Job("local", 0), None)
     assert seen == [pytest.approx(90, abs=1), None]
 
 

@@ -66,7 +66,7 @@ def test_the_loss_is_a_proper_one() -> None:
     data = prepared()
     model = build(find_recipe("structured"), data).double().eval()
     x, target = batch()
-    objective = ConstrainedLogLoss(data.core)
+    objective = ConstrainedLogLoss(data.space.core)
     loss = objective(model, x, target)
     gains = model.features(x).scores
     gains = gains - gains[..., :1]
@@ -74,9 +74,9 @@ def test_the_loss_is_a_proper_one() -> None:
     for b, p in target.mask.any(-1).nonzero().tolist():
         arcs, gold = target.mask[b, p], target.gold[b, p]
         if int(arcs.sum()) > 2:
-            one = log_partition(gains[b, p][None], arcs[None], target.spans[b, p][None], data.core)
+            one = log_partition(gains[b, p][None], arcs[None], target.spans[b, p][None], data.space.core)
         else:
-            one = torch.tensor(by_enumeration(gains[b, p], arcs, target.spans[b, p], data.core))
+            one = torch.tensor(by_enumeration(gains[b, p], arcs, target.spans[b, p], data.space.core))
         expected += float(one) - float(gains[b, p].gather(-1, gold[:, None])[arcs].sum())
     assert float(loss) == pytest.approx(expected / int(target.mask.sum()))
     assert float(loss) > 0

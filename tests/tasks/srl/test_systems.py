@@ -35,12 +35,12 @@ class Two:
 
 @pytest.mark.parametrize("name", [*RECIPES, *ABLATIONS])
 def test_two_steps_of_every_stage(name: str) -> None:
-    recipe = find_recipe(name)
+    recipe = replace(find_recipe(name), width=24, encoder_width=8, hidden=8)
     data = prepared(recipe.templates)
     model = build(recipe, data)
-    x, target = prepared(recipe.templates).corpora["train"].batch(np.arange(6))
+    x, target = data.corpora["train"].batch(np.arange(4))
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    for stage in stages(recipe, len(data.roles), data.core):
+    for stage in stages(recipe, len(data.space.roles), data.space.core):
         model.train()
         free = stage.trained(model)
         optimizer = torch.optim.Adam(free.values(), lr=stage.learning_rate)
@@ -52,7 +52,7 @@ def test_two_steps_of_every_stage(name: str) -> None:
             optimizer.step()
             losses.append(float(loss.detach()))
         assert np.isfinite(losses).all()
-        assert stage.objective.predict(model.eval(), x).shape == (*x.mask.shape, len(data.roles))
+        assert stage.objective.predict(model.eval(), x).shape == (*x.mask.shape, len(data.space.roles))
     moved = {k for k, v in model.state_dict().items() if not torch.equal(v, before[k])}
     assert any(k.startswith("features.") for k in moved)
     if recipe.objective in ("end_to_end", "ssvm"):
@@ -148,7 +148,7 @@ def test_training_knobs_reach_the_stages() -> None:
     with torch.no_grad():
         model.features.roles.bias[1] += 4
     plain, strict = (
-        stages(replace(recipe, violation_weight=w), 10, prepared().core)[2].objective.of(model.eval()(x), target)
+        stages(replace(recipe, violation_weight=w), 10, prepared().space.core)[2].objective.of(model.eval()(x), target)
         for w in (0.0, 5.0)
     )
     assert float(strict.detach()) > float(plain.detach())

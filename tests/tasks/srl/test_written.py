@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -20,7 +17,6 @@ from spen.tasks.srl.energy import MaskedArcs, pick, repeat_constraint
 from spen.tasks.srl.gradient_formulas import Bound, bind, is_written
 from spen.tasks.srl.metrics import ConstrainedLoss
 from spen.tasks.srl.recipes import RECIPES, find_recipe
-from spen.tasks.srl.strategy import FormulaThenProgram, strategy_for
 from tests.tasks.srl.small import batch, prepared, scored
 from tests.tasks.srl.test_energy import TERMS, loud
 
@@ -52,8 +48,10 @@ def test_a_term_and_its_derivatives(name: str, entropy: float) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("update", ["logits", "mirror", "projected", "through_logits"])
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize(
+    ("name", "update"),
+    [*((name, "logits") for name in LEARNED), *(("spen", u) for u in ("mirror", "projected", "through_logits"))],
+)
 def test_a_training_step_has_the_gradients_of_double_backprop(name: str, update: str) -> None:
     recipe = replace(find_recipe(name), dropout=0.0, feature_dropout=0.0, steps=3, update=update)
     data = prepared(recipe.templates)
@@ -61,7 +59,7 @@ def test_a_training_step_has_the_gradients_of_double_backprop(name: str, update:
     if recipe.templates == "all":
         x, target = data.corpora["train"].batch(target.sentence.numpy())
     model = build(recipe, data).double().eval()
-    objective = EndToEnd(ConstrainedLoss(data.core, 2.0))
+    objective = EndToEnd(ConstrainedLoss(data.space.core, 2.0))
 
     def gradients() -> tuple[Tensor, dict[str, Tensor]]:
         model.zero_grad()
@@ -81,7 +79,7 @@ def test_a_training_step_has_the_gradients_of_double_backprop(name: str, update:
 
 def test_less_than_two_thirds_of_the_operations_of_double_backprop() -> None:
     data, (x, target) = prepared(), batch()
-    model, objective = build(find_recipe("spen"), data), EndToEnd(ConstrainedLoss(data.core, 2.0))
+    model, objective = build(find_recipe("spen"), data), EndToEnd(ConstrainedLoss(data.space.core, 2.0))
     counts = []
     for strategy in (Exact(), Exact(), Written()):  # the first run of Exact also tries the second derivative
         model.minimizer.gradient = strategy
@@ -144,36 +142,3 @@ def test_roles_are_picked_wherever_they_stand() -> None:
     y, _ = scored()
     for roles in ((1, 2, 3), (1, 4, 6), (2,), ()):
         assert torch.equal(pick(y, roles), y[..., list(roles)])
-
-
-def test_the_device_chooses_the_strategy() -> None:
-    """A CPU has the formula; a GPU the formula for rare shapes of a batch and a program for common ones."""
-    assert repr(strategy_for("cpu")) == "Written()"
-    assert repr(strategy_for("cuda")) == "FormulaThenProgram(400)"
-    assert repr(build(find_recipe("spen"), replace(prepared(), device=torch.device("meta"))).minimizer.gradient) != (
-        "Written()"
-    )
-    model, objective = build(find_recipe("spen"), prepared()).eval(), EndToEnd(ConstrainedLoss(prepared().core, 2.0))
-
-    class Counting(Exact):
-        runs = 0
-
-        def run(self, *given: Any) -> Any:
-            self.runs += 1
-            return super().run(*given)
-
-    def gradient(size: int) -> Tensor:
-        model.zero_grad()
-        objective(model, *batch(size)).backward()
-        return model.features.roles.weight.grad.clone()
-
-    expected = gradient(4)
-    strategy = model.minimizer.gradient = FormulaThenProgram(patience=2)
-    strategy.program = Counting()
-    for runs in (0, 0, 1, 2):
-        torch.testing.assert_close(gradient(4), expected)
-        assert strategy.program.runs == runs
-    gradient(8)
-    assert strategy.program.runs == 2, "another shape is counted on its own"
-    for again in (copy.deepcopy(strategy), pickle.loads(pickle.dumps(strategy))):
-        assert repr(again) == "FormulaThenProgram(2)"

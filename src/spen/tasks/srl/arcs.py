@@ -7,7 +7,7 @@ the device as flat tensors; a batch is an indexing of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.srl.encoding import Encoded
+from spen.tasks.srl.candidates import CandidateRules
+from spen.tasks.srl.encoding import Encoded, encode
+from spen.tasks.srl.features import FeatureSpace
+from spen.tasks.srl.sentences import Argument, Proposition, Props, Sentence
 
 __all__ = ["ArcBatch", "ArcCorpus", "ArcSource", "ArcTarget"]
 
@@ -39,7 +42,7 @@ class ArcBatch(NamedTuple):
 
 
 class ArcTarget(NamedTuple):
-    """y* and what it takes to round and to score a prediction."""
+    """y*, and what rounding and scoring a prediction need."""
 
     gold: Tensor  # (B, n, K) role index, 0 = the empty label, which every invalid arc has
     mask: Tensor  # (B, n, K) bool
@@ -50,8 +53,7 @@ class ArcTarget(NamedTuple):
     sentence: Tensor  # (B,) place of the sentence in the corpus
 
     def cpu(self) -> ArcTarget:
-        """The target where rounding is quickest: its many small sizes depend on the data, and asking a device for
-        each of them costs more than the arithmetic."""
+        """The target on the CPU, where rounding is faster: a GPU would synchronise for every size that depends on y."""
         return ArcTarget(*(tensor.cpu() for tensor in self))
 
     def one_hot(self, roles: int) -> Tensor:  # (B, n, K, roles)
@@ -60,10 +62,18 @@ class ArcTarget(NamedTuple):
 
 
 class ArcCorpus:
-    """An encoded corpus on a device."""
+    """Sentences and their arcs, encoded as flat tensors on a device. `encoded` is computed where it is not given."""
 
-    def __init__(self, encoded: Encoded, device: torch.device | str = "cpu") -> None:
-        self.encoded, self.device = encoded, torch.device(device)
+    def __init__(
+        self,
+        sentences: Sequence[Sentence],
+        rules: CandidateRules,
+        space: FeatureSpace,
+        device: torch.device | str = "cpu",
+        encoded: Encoded | None = None,
+    ) -> None:
+        encoded = encode(sentences, rules, space) if encoded is None else encoded
+        self.sentences, self.space, self.encoded, self.device = sentences, space, encoded, torch.device(device)
         owner = np.repeat(np.arange(len(encoded)), np.diff(encoded.arc_offsets))
         row = encoded.predicate_offsets[owner] + encoded.arcs[:, 0]  # arcs are sorted by it
         sizes = np.bincount(row, minlength=len(encoded.predicates)).astype(np.int64)
@@ -88,11 +98,13 @@ class ArcCorpus:
         self._features = torch.from_numpy(encoded.arc_features).to(self.device)
         self._words = torch.from_numpy(encoded.arc_words).to(self.device)
 
-    def __len__(self) -> int:
-        return len(self.encoded)
+    @property
+    def usable(self) -> NDArray[np.int64]:
+        """Indices of the sentences that have an arc; the others have nothing to predict."""
+        return np.flatnonzero(self.widest)
 
     def batch(self, sentences: NDArray[np.int64], rows: Tensor | None = None) -> tuple[ArcBatch, ArcTarget]:
-        """The sentences padded to the largest of them; `rows` are the same numbers, where they are on the device."""
+        """The sentences padded to the largest of them; `rows` are their indices on the device, if already there."""
         f = self._flat
         if rows is None:
             rows = torch.from_numpy(np.asarray(sentences, np.int64).copy()).to(self.device)
@@ -125,19 +137,31 @@ class ArcCorpus:
         pairs = (mask[..., :, None] & mask[..., None, :]).triu(1)
         return x, ArcTarget(gold, mask, x.spans, pairs, overlap & pairs, uncovered, rows)
 
+    def decode(self, sentence: int, labels: NDArray[np.integer[Any]]) -> Props:
+        """Role indices (predicates, candidates) of a sentence → its propositions; padding of the labels is ignored."""
+        words = self.sentences[sentence]
+        pieces = [[Argument(p.predicate, p.predicate + 1, "V")] for p in words.propositions]
+        place = [0] * len(pieces)
+        first, last = self.encoded.arc_offsets[sentence : sentence + 2]
+        for k, start, end, _, _ in self.encoded.arcs[first:last].tolist():
+            label, place[k] = int(labels[k, place[k]]), place[k] + 1
+            if label > 0:
+                pieces[k].append(Argument(start, end, self.space.roles[label]))
+        found = zip(words.propositions, pieces, strict=True)
+        return Props(len(words), tuple(Proposition(p.predicate, p.sense, tuple(sorted(own))) for p, own in found))
+
 
 class ArcSource:
-    """Batches of at most `cells` padded arcs; sentences of like shape together, ties and batches in random order.
+    """Batches of at most `cells` padded arcs; sentences of similar shape together, ties and batches in random order.
 
-    Only sentences with an arc are given out: the others have nothing to predict. `missed` counts the gold arguments
-    they have all the same.
+    Sentences without an arc are left out. `missed` counts their gold arguments.
     """
 
     def __init__(self, corpus: ArcCorpus, *, cells: int = 1024, shuffle: bool = True, seed: int = 0) -> None:
         if cells < 1:
             raise ValueError(f"a batch needs room for an arc, not for {cells}")
         self.corpus, self.cells, self.shuffle, self.seed = corpus, cells, shuffle, seed
-        self._usable = np.flatnonzero(corpus.widest > 0)
+        self._usable = corpus.usable
         offsets, uncovered = corpus.encoded.predicate_offsets, corpus.encoded.uncovered
         silent = np.flatnonzero(corpus.widest == 0)
         self.missed = int(sum(uncovered[offsets[i] : offsets[i + 1]].sum() for i in silent))
@@ -169,10 +193,10 @@ class ArcSource:
         plan = self.plan(epoch)
         if not plan:
             return
-        # One copy to the device an epoch, not one a batch.
+        # One copy to the device per epoch instead of one per batch.
         rows = torch.from_numpy(np.concatenate(plan)).to(self.corpus.device).split([len(part) for part in plan])
         for k in range(self.count(world)):
-            # Every process takes part in the last step, so the first batches serve again where there are too few.
+            # Every process takes part in the last step, so the first batches are repeated where there are too few.
             place = (k * world + rank) % len(plan)
             yield self.corpus.batch(plan[place], rows[place])
 
@@ -180,7 +204,7 @@ class ArcSource:
         return -(-self._count // world)
 
     def own(self, rank: int, world: int) -> int:
-        """How many of its batches are no repeats."""
+        """How many batches of this process are not repeated ones."""
         return len(range(rank, self._count, world))
 
 

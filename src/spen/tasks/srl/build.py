@@ -13,10 +13,10 @@ import spen
 from spen.builders import Origin
 from spen.domains import Simplex
 from spen.energies import Energy, EntropySmoothed, Linear, Sum
+from spen.gradients import Written
 from spen.objectives import EndToEnd, StructuredHinge
 from spen.protocols import Objective
 from spen.rules import GradientDescent
-from spen.tasks.srl.arcs import ArcSource
 from spen.tasks.srl.contextual import ArcAttention, SentenceEncoder
 from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.energy import (
@@ -31,65 +31,56 @@ from spen.tasks.srl.energy import (
     repeat_constraint,
 )
 from spen.tasks.srl.local import ArcInit, ArcScorer, WordTable
-from spen.tasks.srl.metrics import ConstrainedLoss, RoleF1, arc_cost, arc_log_loss
+from spen.tasks.srl.metrics import ConstrainedLoss, arc_cost, arc_log_loss
 from spen.tasks.srl.recipes import SrlRecipe
-from spen.tasks.srl.strategy import strategy_for
 from spen.tasks.srl.structured import ConstrainedLogLoss
 from spen.training import Stage, clamped, pretrain
 
-__all__ = ["build", "build_energy", "build_features", "dev_metric", "rebuild", "sources", "stages"]
-
-CLAMP = ("features.*", "init.*")
+__all__ = ["build", "build_energy", "rebuild", "stages"]
 
 
 def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
     """The model of a recipe, its parameters drawn from `seed`."""
+    roles = len(data.space.roles)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        features, width = build_features(recipe, data)
-        words = features.words.dimensions
-        energy = build_energy(recipe, roles=len(data.roles), core=data.core, words=words, arc=width)
+        words = WordTable(_principal(data.word_table(), recipe.word_dimensions))
+        encoder = None
+        if recipe.encoder == "contextual":
+            encoder = SentenceEncoder(
+                words,
+                len(data.space.tags),
+                len(data.space.deprels),
+                width=recipe.encoder_width,
+                layers=recipe.encoder_layers,
+                dropout=recipe.encoder_dropout,
+            )
+        features = ArcScorer(
+            data.space.size,
+            roles,
+            words,
+            width=recipe.width,
+            dropout=recipe.dropout,
+            context_dropout=recipe.context_dropout,
+            feature_dropout=recipe.feature_dropout,
+            encoder=encoder,
+        )
+        sizes = {"words": words.dimensions, "arc": features.hidden.out_features}
+        energy = build_energy(recipe, roles=roles, core=data.space.core, **sizes)
         rule = GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
-        minimizer = spen.Minimizer(Simplex(recipe.update), rule, strategy_for(data.device.type))
+        minimizer = spen.Minimizer(Simplex(recipe.update), rule, Written())
         model = spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
-    model.origin = Origin("srl", lambda: {"recipe": recipe.describe(), **data.settings(words)})
+    model.origin = Origin("srl", lambda: {"recipe": recipe.describe(), **data.settings(words.dimensions)})
     return model
 
 
 def rebuild(recipe: dict[str, Any], **settings: Any) -> spen.SPEN:
-    """The model of a recipe, from what a saved model's config.json says of it; `Labeller` reads text with the rest."""
+    """The model of a recipe with fresh weights, from the settings in the config.json of a saved model."""
     return build(SrlRecipe.from_description(recipe), Prepared.from_settings(**settings))
 
 
-def build_features(recipe: SrlRecipe, data: Prepared) -> tuple[ArcScorer, int]:
-    """F, and the width of the arc features it gives."""
-    words = WordTable(_principal(data.word_table(), recipe.word_dimensions))
-    size, roles = data.space.size, len(data.roles)
-    encoder = None
-    if recipe.encoder == "contextual":
-        encoder = SentenceEncoder(
-            words,
-            len(data.space.tags),
-            len(data.space.deprels),
-            width=recipe.encoder_width,
-            layers=recipe.encoder_layers,
-            dropout=recipe.encoder_dropout,
-        )
-    scorer = ArcScorer(
-        size,
-        roles,
-        words,
-        width=recipe.width,
-        dropout=recipe.dropout,
-        context_dropout=recipe.context_dropout,
-        feature_dropout=recipe.feature_dropout,
-        encoder=encoder,
-    )
-    return scorer, scorer.hidden.out_features
-
-
 def _principal(table: Tensor, dimensions: int) -> Tensor:  # (words, D) → (words, dimensions)
-    """The directions in which the vectors differ most, at the scale the table had; padding stays 0."""
+    """The principal components of the vectors, at the scale of the table; padding stays 0."""
     if not 0 < dimensions < table.shape[1]:
         return table
     centred = table - table[1:].mean(0)
@@ -101,7 +92,7 @@ def _principal(table: Tensor, dimensions: int) -> Tensor:  # (words, D) → (wor
 
 
 def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words: int, arc: int) -> MaskedArcs:
-    """−⟨s, y⟩ + global terms + constraints − τ H(y), blind to invalid arcs."""
+    """−⟨s, y⟩ + global terms + constraints − τ H(y), on valid arcs only."""
     hidden, convex = recipe.hidden, recipe.convex
     available: dict[str, Callable[[], Energy]] = {
         "argument_set": lambda: ArgumentSet(words, hidden=hidden, convex=convex),
@@ -134,7 +125,7 @@ def stages(recipe: SrlRecipe, roles: int, core: tuple[int, ...]) -> list[Stage]:
         learning_rate=recipe.pretrain_rate,
         patience=recipe.patience,
     )
-    # The baseline is trained with the same care as what is built on it.
+    # The learning rate decays here too, so that the baseline is trained as well as what is built on it.
     first = replace(first, decay_to=recipe.decay)
     if recipe.objective == "structured":
         return [replace(first, name="structured", objective=ConstrainedLogLoss(core))]
@@ -157,17 +148,10 @@ def stages(recipe: SrlRecipe, roles: int, core: tuple[int, ...]) -> list[Stage]:
         keep_start=True,
     )
     second = clamped(
-        objective, epochs=recipe.clamped_epochs, learning_rate=recipe.clamped_rate, clamp=CLAMP, keep_start=False
+        objective,
+        epochs=recipe.clamped_epochs,
+        learning_rate=recipe.clamped_rate,
+        clamp=("features.*", "init.*"),
+        keep_start=False,
     )
     return [first, replace(second, decay_to=recipe.decay), last]
-
-
-def sources(recipe: SrlRecipe, data: Prepared, seed: int) -> tuple[ArcSource, ArcSource]:
-    """Training batches and development batches."""
-    train = ArcSource(data.corpora["train"], cells=recipe.cells, seed=seed)
-    return train, ArcSource(data.corpora["dev"], cells=max(16_384, recipe.cells), shuffle=False)
-
-
-def dev_metric(data: Prepared, dev: ArcSource) -> RoleF1:
-    """F1 with AD³ on the development set."""
-    return RoleF1(data.core, missed=dev.missed)

@@ -185,13 +185,8 @@ class CandidateRules:
         return cls(frozenset(kept))
 
     def to_list(self) -> list[str] | None:
-        """The paths in order, as JSON can hold them; None where all are allowed."""
+        """The sorted paths, as JSON can hold them; None where all are allowed."""
         return None if self.paths is None else sorted(self.paths)
-
-    @classmethod
-    def from_list(cls, paths: Iterable[str] | None) -> CandidateRules:
-        """The inverse of to_list."""
-        return cls(None if paths is None else frozenset(paths))
 
     def __call__(self, sentence: Sentence) -> list[list[Candidate]]:
         """The candidates of each proposition of the sentence, sorted by span."""
@@ -199,6 +194,4 @@ class CandidateRules:
             return []
         tree, paths = Tree.of(sentence), self.paths
         found = (propose(sentence, p.predicate, tree) for p in sentence.propositions)
-        if paths is None:
-            return [sorted(candidates) for candidates in found]
-        return [sorted(c for c in candidates if c.path in paths) for candidates in found]
+        return [sorted(c for c in candidates if paths is None or c.path in paths) for candidates in found]

@@ -9,7 +9,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from spen.energies import Energy
 from spen.tasks.srl.arcs import ArcBatch
 from spen.tasks.srl.energy import Network
-from spen.tasks.srl.local import ArcEncoder, Scored, WordTable
+from spen.tasks.srl.local import Scored, WordTable
 
 __all__ = ["ArcAttention", "SentenceEncoder", "kinship"]
 
@@ -40,7 +40,7 @@ def kinship(heads: Tensor, predicates: Tensor) -> Tensor:  # (P, L), (P,) → (P
     return kind
 
 
-class SentenceEncoder(ArcEncoder):
+class SentenceEncoder(nn.Module):
     """A BiLSTM over words, tags, relations, head words and kinship to the predicate, run once for every predicate.
 
     An arc reads the states at the predicate and at the head, first and last word of the argument.

@@ -1,6 +1,6 @@
 """Everything a system is trained and tested on: splits as arc corpora, the feature space and the word vectors.
 
-Candidates, feature space and encodings are made once and stored in a cache folder, so that many runs can share them.
+Candidates, feature space and encodings are computed once and stored in a cache folder that many runs share.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,6 @@ from spen.tasks.srl.encoding import Encoded, encode
 from spen.tasks.srl.features import SIMPLE_TEMPLATES, TEMPLATES, FeatureSpace
 from spen.tasks.srl.formats.folder import NAMES, SPLITS, Splits, locate, read_splits
 from spen.tasks.srl.grammar.corpus import GENRES, make_corpus
-from spen.tasks.srl.sentences import Sentence
 from spen.tasks.srl.vectors import WordVectors, read_vectors
 
 __all__ = [
@@ -39,7 +37,7 @@ __all__ = [
 
 APPENDIX_TEMPLATES = tuple(name for name in SIMPLE_TEMPLATES if name != "p.frame")
 """Words, tags and dependents of predicate and argument, path and distance. Conjunctions are left to the network, and
-so is p.frame: the whole list of a verb's dependents in one value is a conjunction in all but its name."""
+so is p.frame, since the list of all dependents of a verb is a conjunction too."""
 
 TEMPLATE_SETS: Mapping[str, tuple[str, ...]] = {"appendix": APPENDIX_TEMPLATES, "all": TEMPLATES}
 _VERSION = 4
@@ -47,21 +45,15 @@ _VERSION = 4
 
 @dataclass
 class Prepared:
-    """One experiment's data."""
+    """The data of one experiment: how sentences are encoded, and the encoded splits."""
 
     name: str
     rules: CandidateRules
     space: FeatureSpace
-    encoded: dict[str, Encoded]
+    corpora: dict[str, ArcCorpus]
     word_vectors: WordVectors | None
-    splits: Splits | None = None
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     dimensions: int = 300  # of the word embeddings where no vectors are given
-
-    @cached_property
-    def corpora(self) -> dict[str, ArcCorpus]:
-        """The encoded splits on the device."""
-        return {name: ArcCorpus(encoded, self.device) for name, encoded in self.encoded.items()}
 
     @classmethod
     def from_settings(
@@ -72,38 +64,22 @@ class Prepared:
         dimensions: int,
         device: torch.device | str = "cpu",
     ) -> Prepared:
-        """What a saved model knows of its data: enough to encode other sentences."""
-        known, place = FeatureSpace.from_dict(space), torch.device(device)
-        return cls(data, CandidateRules.from_list(rules), known, {}, None, device=place, dimensions=dimensions)
+        """The data of a saved model: enough to encode other sentences."""
+        known, paths = FeatureSpace.from_dict(space), None if rules is None else frozenset(rules)
+        return cls(data, CandidateRules(paths), known, {}, None, torch.device(device), dimensions)
 
     def settings(self, dimensions: int) -> dict[str, Any]:
         """The inverse of from_settings."""
         space, rules = self.space.to_dict(), self.rules.to_list()
         return {"data": self.name, "space": space, "rules": rules, "dimensions": dimensions}
 
-    def sentences(self, split: str) -> Sequence[Sentence]:
-        """The sentences of a split, gold included."""
-        if self.splits is None:
-            raise ValueError("this data has no sentences: it was opened from a run, to label others")
-        return self.splits[split]
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        return self.space.roles
-
-    @property
-    def core(self) -> tuple[int, ...]:
-        """The roles a predicate takes once."""
-        return tuple(i for i, core in enumerate(self.space.core) if core)
-
     def word_table(self) -> Tensor:  # (words, D)
-        """Where the word embeddings start."""
-        if self.word_vectors is None:
-            generator = torch.Generator().manual_seed(0)
-            table = torch.randn(len(self.space.words), self.dimensions, generator=generator)
-            table[0] = 0
-            return table
-        return self.word_vectors.table(self.space.words)[0]
+        """Initial word embeddings."""
+        if self.word_vectors is not None:
+            return self.word_vectors.table(self.space.words)
+        table = torch.randn(len(self.space.words), self.dimensions, generator=torch.Generator().manual_seed(0))
+        table[0] = 0
+        return table
 
 
 def builtin_splits(size: int = 900, *, seed: int = 0) -> Splits:
@@ -124,7 +100,7 @@ def open_corpus(data: str, wanted: Sequence[str] = SPLITS, *, size: int = 3000) 
 
 
 def without_genre(splits: Splits, genre: str) -> Splits:
-    """Train and dev without the genre; test is all there is of it, whichever split it came from."""
+    """Train and dev without the genre; test holds the sentences of the genre from every split."""
     genres = sorted({sentence.genre for part in splits.values() for sentence in part})
     if genre not in genres:
         raise ValueError(f"no sentence is of genre {genre!r}; there are {', '.join(genres)}")
@@ -137,27 +113,28 @@ def prepare(
     *,
     name: str,
     templates: str = "appendix",
-    vectors: str | Path | None = None,
-    cache: str | Path | None = None,
+    vectors: Path | None = None,
+    cache: Path | None = None,
     device: torch.device | str = "cpu",
 ) -> Prepared:
-    """Fit candidates and features on `train`, encode every split; remembered in `cache` by content."""
+    """Fit candidates and features on `train` and encode every split; the result is stored in `cache` by content."""
     if templates not in TEMPLATE_SETS:
         raise ValueError(f"no template set is called {templates!r}; choose from {', '.join(TEMPLATE_SETS)}")
     words = read_vectors(vectors) if vectors is not None else None
     file = f"srl-{Path(name).name}-{templates}-{_digest(splits, templates, words)}.npz"
-    path = None if cache is None else Path(cache) / file
+    path = None if cache is None else cache / file
     if path is not None and path.is_file():
         rules, space, encoded = _load(path, list(splits))
     else:
-        train = splits["train"]
-        rules = CandidateRules.fit(train)
+        rules = CandidateRules.fit(splits["train"])
         extra = words.words if words is not None else ()
-        space = FeatureSpace.fit(train, rules, templates=TEMPLATE_SETS[templates], extra_words=extra)
+        space = FeatureSpace.fit(splits["train"], rules, templates=TEMPLATE_SETS[templates], extra_words=extra)
         encoded = {split: encode(sentences, rules, space) for split, sentences in splits.items()}
         if path is not None:
             _save(path, rules, space, encoded)
-    return Prepared(name, rules, space, encoded, words, splits, torch.device(device))
+    place = torch.device(device)
+    corpora = {split: ArcCorpus(splits[split], rules, space, place, found) for split, found in encoded.items()}
+    return Prepared(name, rules, space, corpora, words, place)
 
 
 def _digest(splits: Splits, templates: str, words: WordVectors | None) -> str:
@@ -181,4 +158,4 @@ def _load(path: Path, splits: Sequence[str]) -> tuple[CandidateRules, FeatureSpa
         text = json.loads(archive["text"].tobytes())
         names = [f.name for f in fields(Encoded)]
         encoded = {split: Encoded(**{name: archive[f"{split}.{name}"] for name in names}) for split in splits}
-    return CandidateRules.from_list(text["rules"]), FeatureSpace.from_dict(text["space"]), encoded
+    return CandidateRules(frozenset(text["rules"])), FeatureSpace.from_dict(text["space"]), encoded

@@ -1,10 +1,9 @@
-"""A trained system on a split: the official F1 by decoder, violations before rounding, energy and F1 by iteration."""
+"""A trained system on a corpus: the official F1 by decoder, violations before rounding, energy and F1 by iteration."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,90 +13,66 @@ from torch import Tensor
 
 import spen
 from spen.tasks.srl.arcs import ArcCorpus, ArcSource, ArcTarget
-from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.decoding import Decoder, decode_roles, violations
-from spen.tasks.srl.encoding import decode
 from spen.tasks.srl.metrics import RoleF1
 from spen.tasks.srl.score import score
-from spen.tasks.srl.sentences import Props, Sentence
+from spen.tasks.srl.sentences import Props
 
-__all__ = ["Evaluation", "evaluate", "follow", "label_sentences", "soft_outputs", "throughput"]
+__all__ = ["evaluate", "follow", "label_sentences", "throughput"]
 
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Figures of one system on one split, and the propositions that were scored."""
-
-    f1: dict[str, float]  # official F1 by decoder
-    precision: dict[str, float]
-    recall: dict[str, float]
-    violations: int  # overlaps and repeats of the plain argmax
-    predicates: int
-    props: dict[Decoder, list[Props]] = field(repr=False)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "props"}
+CELLS = 16_384
+"""Padded arcs in a batch."""
 
 
-def soft_outputs(
-    model: spen.SPEN, corpus: ArcCorpus, *, feedforward: bool = False, cells: int = 16_384
-) -> Iterator[tuple[ArcTarget, Tensor]]:
+def soft_outputs(model: spen.SPEN, corpus: ArcCorpus, feedforward: bool) -> Iterator[tuple[ArcTarget, Tensor]]:
     """(target, y_T) of every batch on the CPU; with `feedforward`, Init's answer without descent."""
     model.eval()
     with torch.no_grad():
-        for x, target in ArcSource(corpus, cells=cells, shuffle=False).batches():
+        for x, target in ArcSource(corpus, cells=CELLS, shuffle=False).batches():
             yield target.cpu(), (model.feedforward(x) if feedforward else model(x).output).cpu()
 
 
 def label_sentences(
-    model: spen.SPEN,
-    corpus: ArcCorpus,
-    sentences: Sequence[Sentence],
-    data: Prepared,
-    decoders: Sequence[Decoder],
-    *,
-    feedforward: bool = False,
-    cells: int = 16_384,
+    model: spen.SPEN, corpus: ArcCorpus, decoders: Sequence[Decoder], *, feedforward: bool = False
 ) -> tuple[dict[Decoder, list[Props]], int]:
     """Propositions of every sentence by decoder, and how many constraints were violated before rounding."""
     labels: dict[Decoder, dict[int, NDArray[np.int64]]] = {decoder: {} for decoder in decoders}
-    clashes = 0
-    for target, y in soft_outputs(model, corpus, feedforward=feedforward, cells=cells):
-        clashes += int(violations(y, target, data.core))
+    clashes, core = 0, corpus.space.core
+    for target, y in soft_outputs(model, corpus, feedforward):
+        clashes += int(violations(y, target, core))
         for decoder in decoders:
-            found = decode_roles(y, target, data.core, decoder).numpy()
+            found = decode_roles(y, target, core, decoder).numpy()
             labels[decoder].update(zip(target.sentence.tolist(), found, strict=True))
-    return {d: _props(corpus, sentences, by_sentence, data.roles) for d, by_sentence in labels.items()}, clashes
+    nothing = np.zeros((0, 0), np.int64)  # of a sentence without arcs, which no batch has
+    every = range(len(corpus.sentences))
+    return {d: [corpus.decode(i, found.get(i, nothing)) for i in every] for d, found in labels.items()}, clashes
 
 
 def evaluate(
     model: spen.SPEN,
-    data: Prepared,
-    split: str,
+    corpus: ArcCorpus,
     *,
-    decoders: Sequence[Decoder] = ("greedy", "ad3"),
+    decoders: Sequence[Decoder] = ("argmax", "greedy", "ad3"),
     feedforward: bool = False,
-    cells: int = 16_384,
-) -> Evaluation:
-    """Decode a split with every decoder and score it as CoNLL-2005 does."""
-    corpus, sentences = data.corpora[split], data.sentences(split)
-    props, clashes = label_sentences(model, corpus, sentences, data, decoders, feedforward=feedforward, cells=cells)
-    scores = {d: score(sentences, found) for d, found in props.items()}
-    return Evaluation(
-        f1={d: round(s.f1, 4) for d, s in scores.items()},
-        precision={d: round(s.overall.precision, 4) for d, s in scores.items()},
-        recall={d: round(s.overall.recall, 4) for d, s in scores.items()},
-        violations=clashes,
-        predicates=len(corpus.encoded.predicates),
-        props=props,
-    )
+) -> tuple[dict[str, Any], dict[Decoder, list[Props]]]:
+    """Decode a corpus with every decoder and score it as CoNLL-2005 does: figures, and propositions by decoder."""
+    props, clashes = label_sentences(model, corpus, decoders, feedforward=feedforward)
+    scores = {d: score(corpus.sentences, found) for d, found in props.items()}
+    figures = {
+        "f1": {d: round(s.f1, 4) for d, s in scores.items()},
+        "precision": {d: round(s.overall.precision, 4) for d, s in scores.items()},
+        "recall": {d: round(s.overall.recall, 4) for d, s in scores.items()},
+        "violations": clashes,
+        "predicates": len(corpus.encoded.predicates),
+    }
+    return figures, props
 
 
-def follow(model: spen.SPEN, data: Prepared, split: str, *, cells: int = 16_384) -> dict[str, list[float]]:
+def follow(model: spen.SPEN, corpus: ArcCorpus) -> dict[str, list[float]]:
     """Mean energy, F1 (pieces, AD³) and violations of y_0 … y_T: does the descent lower the one and raise the other?"""
-    source = ArcSource(data.corpora[split], cells=cells, shuffle=False)
+    source = ArcSource(corpus, cells=CELLS, shuffle=False)
     steps = model.minimizer.rule.steps
-    metrics = [RoleF1(data.core, missed=source.missed) for _ in range(steps + 1)]
+    metrics = [RoleF1(corpus.space.core, missed=source.missed) for _ in range(steps + 1)]
     energy = torch.zeros(steps + 1, dtype=torch.float64)
     model.eval()
     with torch.no_grad():
@@ -114,27 +89,12 @@ def follow(model: spen.SPEN, data: Prepared, split: str, *, cells: int = 16_384)
     }
 
 
-def throughput(model: spen.SPEN, data: Prepared, split: str, *, feedforward: bool = False, repeats: int = 3) -> float:
-    """Sentences a second from encoded arcs to roles by AD³, the best of a few passes; the first pass warms up."""
-    corpus = data.corpora[split]
-    best = float("inf")
-    for attempt in range(repeats + 1):
+def throughput(model: spen.SPEN, corpus: ArcCorpus, *, feedforward: bool = False, repeats: int = 2) -> float:
+    """Sentences per second from encoded arcs to roles by AD³, the best of a few passes after one to warm up."""
+    seconds = []
+    for _ in range(repeats + 1):
         began = time.perf_counter()
-        for target, y in soft_outputs(model, corpus, feedforward=feedforward):
-            decode_roles(y, target, data.core, "ad3")
-        if attempt:
-            best = min(best, time.perf_counter() - began)
-    return int((corpus.widest > 0).sum()) / best
-
-
-def _props(
-    corpus: ArcCorpus, sentences: Sequence[Sentence], labels: dict[int, NDArray[np.int64]], roles: Sequence[str]
-) -> list[Props]:
-    """Role indices → propositions; a sentence that no batch had keeps its predicates and gets no argument."""
-    props = []
-    for i, sentence in enumerate(sentences):
-        width = max(1, int(corpus.widest[i]))
-        found = labels.get(i, np.zeros((int(corpus.predicates[i]), width), np.int64))
-        senses = [p.sense for p in sentence.propositions]
-        props.append(decode(corpus.encoded, i, found, roles, senses))
-    return props
+        for target, y in soft_outputs(model, corpus, feedforward):
+            decode_roles(y, target, corpus.space.core, "ad3")
+        seconds.append(time.perf_counter() - began)
+    return len(corpus.usable) / min(seconds[1:])

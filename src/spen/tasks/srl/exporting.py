@@ -1,6 +1,6 @@
-"""Role labellers for export: the tensors of a batch go in, the probabilities of the roles come out.
+"""Role labellers for export: the tensors of a batch are the inputs, the probabilities of the roles the output.
 
-``spen.tasks.srl.encoding`` makes these tensors from parsed sentences; random ones of the same kinds serve to trace.
+``spen.tasks.srl.encoding`` makes these tensors from parsed sentences; random ones of the same kinds are traced.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import json
 
 import torch
 
+import spen
 from spen.export import BATCH, Exportable, Size
 from spen.tasks.srl.arcs import ArcBatch
 from spen.tasks.srl.features import SLOTS, WORD_SLOTS, FeatureSpace
-from spen.tasks.srl.predict import Labeller
+from spen.tasks.srl.recipes import SrlRecipe
 
 __all__ = ["exportable", "random_batch"]
 
@@ -36,20 +37,19 @@ SHAPES = {
 _SIZES = ((2, 9, 3, 5), (3, 14, 2, 7), (1, 6, 4, 3))  # batch, tokens, predicates, candidates
 
 
-def exportable(name: str, labeller: Labeller) -> Exportable:
-    """A trained system, ready to be exported."""
-    if labeller.recipe.encoder == "contextual":
+def exportable(name: str, recipe: SrlRecipe, model: spen.SPEN, space: FeatureSpace, *, descend: bool) -> Exportable:
+    """A trained system for export; without `descend`, Init's answer alone."""
+    if recipe.encoder == "contextual":
         kind = "a recurrent encoder that reads every sentence to its own length"
         raise ValueError(f"{name} cannot be exported: its features come from {kind}; export a recipe without one")
-    space = labeller.data.space
     return Exportable(
-        model=labeller.model,
+        model=model,
         example=lambda seed: random_batch(space, *_SIZES[seed % len(_SIZES)], seed=seed),
         shapes=SHAPES,
-        descend=not labeller.feedforward,
+        descend=descend,
         metadata={
             "task": "srl",
-            "recipe": labeller.recipe.name,
+            "recipe": recipe.name,
             "roles": json.dumps(space.roles),
             "y": "(batch, predicates, candidates, roles): the probability of every role",
         },

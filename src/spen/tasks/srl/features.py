@@ -256,9 +256,9 @@ class FeatureSpace:
         return 1 + sum(map(len, self.features))
 
     @property
-    def core(self) -> tuple[bool, ...]:
-        """Which roles a predicate may take once only."""
-        return tuple(is_core(role) for role in self.roles)
+    def core(self) -> tuple[int, ...]:
+        """Indices of the roles that a predicate takes at most once."""
+        return tuple(i for i, role in enumerate(self.roles) if is_core(role))
 
     def index(self, column: str) -> Mapping[str, int]:
         """Value → integer of roles, words, tags, upos or deprels."""

@@ -6,8 +6,7 @@ layer is the arc's features f_r; the averaged word vectors of predicate and argu
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,10 @@ from torch import Tensor, nn
 from spen.tasks.srl.arcs import ArcBatch
 from spen.tasks.srl.features import WORD_SLOTS
 
-__all__ = ["ArcEncoder", "ArcInit", "ArcScorer", "Scored", "WordTable", "span_means"]
+if TYPE_CHECKING:
+    from spen.tasks.srl.contextual import SentenceEncoder
+
+__all__ = ["ArcInit", "ArcScorer", "Scored", "WordTable", "span_means"]
 
 EMPTY_LOGIT = 30.0
 """The logit of the empty label on invalid arcs: softmax puts all but 1e-12 there."""
@@ -48,18 +50,6 @@ class WordTable(nn.Module):
         return self.table(words)
 
 
-class ArcEncoder(nn.Module, ABC):
-    """Describes every arc of a batch with ``width`` numbers."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int: ...
-
-    @abstractmethod
-    def forward(self, x: ArcBatch, words: WordTable) -> Tensor:  # (B, n, K, width)
-        """The descriptions; `words` are the word vectors that are shared with the scorer."""
-
-
 class ArcScorer(nn.Module):
     """e = Σ features + W [words];  f_r = tanh(W_1 tanh(dropout(e)));  g = W_2 f_r  (appendix, 300 → 250 → roles).
 
@@ -81,7 +71,7 @@ class ArcScorer(nn.Module):
         dropout: float = 0.5,
         context_dropout: float = 0.0,
         feature_dropout: float = 0.0,
-        encoder: ArcEncoder | None = None,
+        encoder: SentenceEncoder | None = None,
     ) -> None:
         super().__init__()
         self.words = words
@@ -99,38 +89,32 @@ class ArcScorer(nn.Module):
         self.roles = nn.Linear(hidden, roles)
 
     def forward(self, x: ArcBatch) -> Scored:
-        embedded = self._summed(self._thinned(x.features))
-        embedded = embedded + self.slots(self.words(self._thinned(x.arc_words)).flatten(3))
+        embedded = self._summed(self._drop_indices(x.features))
+        embedded = embedded + self.slots(self.words(self._drop_indices(x.arc_words)).flatten(3))
         if self.encoder is not None and self.context is not None:
             embedded = embedded + self.context(self.encoder(x, self.words))
         arc = torch.tanh(self.hidden(torch.tanh(self.dropout(embedded))))
-        token = self.words(x.words)
-        return scored(x, self.roles(arc), arc, token, self.context_dropout)
+        token, valid, drop = self.words(x.words), x.mask[..., None], self.context_dropout
+        places = x.predicates[..., None].expand(-1, -1, token.shape[-1])
+        return Scored(
+            scores=self.roles(arc) * valid,
+            arc=drop(arc) * valid,
+            predicate=drop(token.gather(1, places)) * x.predicate_mask[..., None],
+            argument=drop(span_means(token, x.spans)) * valid,
+            mask=x.mask,
+            predicate_mask=x.predicate_mask,
+            conflicts=x.conflicts,
+        )
 
     def _summed(self, index: Tensor) -> Tensor:  # (B, n, K, SLOTS) → (B, n, K, width)
         if torch.compiler.is_exporting():  # other runtimes have no bags; row 0 is 0, so a plain sum is the same
             return nn.functional.embedding(index, self.features.weight).sum(3)
         return self.features(index.flatten(0, 2)).unflatten(0, index.shape[:3])
 
-    def _thinned(self, index: Tensor) -> Tensor:
+    def _drop_indices(self, index: Tensor) -> Tensor:
         if not (self.training and self.feature_dropout):
             return index
         return index * (torch.rand(index.shape, device=index.device) >= self.feature_dropout)
-
-
-def scored(x: ArcBatch, scores: Tensor, arc: Tensor, token: Tensor, dropout: nn.Module) -> Scored:
-    """Put F's answer together; `token` (B, L, D) are the vectors that f_p and f_a average."""
-    valid = x.mask[..., None]
-    places = x.predicates[..., None].expand(-1, -1, token.shape[-1])
-    return Scored(
-        scores=scores * valid,
-        arc=dropout(arc) * valid,
-        predicate=dropout(token.gather(1, places)) * x.predicate_mask[..., None],
-        argument=dropout(span_means(token, x.spans)) * valid,
-        mask=x.mask,
-        predicate_mask=x.predicate_mask,
-        conflicts=x.conflicts,
-    )
 
 
 def span_means(

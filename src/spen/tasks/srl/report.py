@@ -1,4 +1,4 @@
-"""results.json and the propositions of the runs → one self-contained page."""
+"""OUT/DATA/report.html: results.json and the propositions of the runs as one self-contained page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spen.tasks.charts import draw_lines
 from spen.tasks.srl.drawing import draw_proposition
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.recipes import ABLATIONS, find_recipe
-from spen.tasks.srl.sentences import Proposition, Props, Sentence
-from spen.tasks.srl.table import COLUMNS, LABELS
+from spen.tasks.srl.sentences import Props, Sentence
+from spen.tasks.srl.table import COLUMNS, cell_text, system_name
 
 __all__ = ["write_report"]
 
@@ -27,8 +27,8 @@ h3 { margin-bottom: 0; }
 """
 
 
-def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], runs: Path, path: Path) -> None:
-    """The page for one summary; `sentences` are the dev sentences, `runs` the folder of whole-corpus runs."""
+def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], folder: Path) -> None:
+    """The page for one summary, into the folder with its runs; `sentences` are the dev sentences."""
     about = summary["about"]
     main = [row for row in summary["rows"] if row["row"] not in ABLATIONS]
     ablation = [row for row in summary["rows"] if row["row"] in ABLATIONS or row["row"] == "spen"]
@@ -41,21 +41,20 @@ def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], runs: P
         _table(main),
         "<h2>Differences</h2>",
         _pairs(summary.get("pairs", [])),
-        "<h2>Constraint violations before rounding</h2>",
+        "<h2>Constraint violations before rounding, and time</h2>",
         '<p class="note">Overlaps and repeated core roles of the plain argmax on dev, mean over seeds.</p>',
-        _violations(main),
+        _times(summary["rows"], summary["runs"]),
         "<h2>The descent</h2>",
         _descents(summary["runs"]),
         "<h2>Examples</h2>",
         '<p class="note">Dev sentences on which the systems differ; green arcs are gold ones.</p>',
-        _examples(sentences, runs),
+        _examples(sentences, folder),
     ]
     if len(ablation) > 1:
         parts += ["<h2>Ablation</h2>", _table([row for row in ablation if row["decoder"] == "ad3"])]
-    parts += ["<h2>Time</h2>", _times(summary["runs"])]
-    body = "\n".join(parts)
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Table 2</title><style>{_STYLE}</style>'
-    path.write_text(f"{head}{body}</html>\n", encoding="utf-8")
+    page = "\n".join(parts)
+    (folder / "report.html").write_text(f"{head}{page}</html>\n", encoding="utf-8")
 
 
 def _pairs(pairs: Sequence[dict[str, Any]]) -> str:
@@ -81,27 +80,32 @@ def _html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    names = [
-        f'<span title="{escape(find_recipe(row["row"]).about)}">{escape(row["row"])} + {LABELS[row["decoder"]]}</span>'
+    cells = (
+        [
+            f'<span title="{escape(find_recipe(row["row"]).about)}">{escape(system_name(row))}</span>',
+            *(cell_text(row[column]) + _paper(row[column]["paper"]) for column in COLUMNS),
+        ]
         for row in rows
-    ]
-    cells = ([name, *(_cell(row[column]) for column in COLUMNS)] for name, row in zip(names, rows, strict=True))
+    )
     return _html(("system", *(column.replace("_", " ") for column in COLUMNS)), cells)
 
 
-def _cell(cell: dict[str, Any]) -> str:
-    if cell["mean"] is None:
-        text = "–"
-    else:
-        text = f"{cell['mean']:.2f}" + (f" ± {cell['spread']:.2f}" if cell["spread"] is not None else "")
-    paper = cell["paper"]
-    return text + (f' <span class="paper">{paper:.1f}</span>' if paper is not None else "")
+def _paper(figure: float | None) -> str:
+    return "" if figure is None else f' <span class="paper">{figure:.1f}</span>'
 
 
-def _violations(rows: Sequence[dict[str, Any]]) -> str:
-    counted = [row for row in rows if row["decoder"] == "ad3" and row["dev"]["violations"] is not None]
-    cells = ((escape(row["row"]), f"{row['dev']['violations']:.1f}") for row in counted)
-    return _html(("system", "violations"), cells)
+def _times(rows: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> str:
+    devices = {result["row"]: result["device"] for result in results}
+    cells = []
+    for row in rows:
+        if row["decoder"] == "ad3":
+            numbers = row["dev"]["violations"], row["train_seconds"], row["sentences_per_second"]
+            cells.append((escape(row["row"]), *map(_number, numbers), escape(devices[row["row"]])))
+    return _html(("system", "violations", "training, s", "prediction, sentences/s", "device"), cells)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
 
 
 def _descents(results: Sequence[dict[str, Any]]) -> str:
@@ -122,46 +126,27 @@ def _descents(results: Sequence[dict[str, Any]]) -> str:
     return "".join(charts)
 
 
-def _examples(sentences: Sequence[Sentence], runs: Path, *, count: int = 8) -> str:
-    """Propositions where Local and SPEN differ, gold above them."""
-    found = {name: _props(runs, name) for name in ("local", "spen", "spen-best")}
-    present = {name: props for name, props in found.items() if props is not None and len(props) == len(sentences)}
+def _examples(sentences: Sequence[Sentence], folder: Path, *, count: int = 8) -> str:
+    """Short sentences with a proposition on which Local and SPEN differ, gold above them."""
+    found = {name: _props(folder, name) for name in ("local", "spen", "spen-best")}
+    present = {name: props for name, props in found.items() if len(props) == len(sentences)}
     if len(present) < 2 or "local" not in present:
         return "<p>There are no two systems to compare yet.</p>"
     parts: list[str] = []
     for i, sentence in enumerate(sentences):
-        if len(parts) == count:
-            break
+        if len(parts) == count or len(sentence) > 22:
+            continue
         for k, gold in enumerate(sentence.propositions):
             answers = {name: props[i].propositions[k] for name, props in present.items()}
-            if len(sentence) <= 22 and len({frozenset(a.arguments) for a in answers.values()}) > 1:
-                parts.append(_example(sentence, gold, answers))
+            if len({frozenset(a.arguments) for a in answers.values()}) > 1:
+                drawn = {"gold": draw_proposition(sentence, gold)}
+                drawn |= {name: draw_proposition(sentence, answer, gold) for name, answer in answers.items()}
+                blocks = [f"<h3>{name}</h3><div class='wide'>{svg}</div>" for name, svg in drawn.items()]
+                parts.append(f"<section>{''.join(blocks)}<hr></section>")
                 break
     return "".join(parts)
 
 
-def _example(sentence: Sentence, gold: Proposition, answers: dict[str, Proposition]) -> str:
-    drawn = [f"<h3>gold</h3><div class='wide'>{draw_proposition(sentence, gold)}</div>"]
-    drawn += [
-        f"<h3>{name}</h3><div class='wide'>{draw_proposition(sentence, answer, gold)}</div>"
-        for name, answer in answers.items()
-    ]
-    return f"<section>{''.join(drawn)}<hr></section>"
-
-
-def _props(runs: Path, name: str) -> list[Props] | None:
-    paths = sorted(runs.glob(f"{name}-[0-9]*/dev.props.gz"))
-    return read_props(paths[0]) if paths else None
-
-
-def _times(results: Sequence[dict[str, Any]]) -> str:
-    lines = []
-    for name in dict.fromkeys(r["row"] for r in results):
-        mine = [r for r in results if r["row"] == name and r["corpus"] == "whole"]
-        if not mine:
-            continue
-        speeds = [r["sentences_per_second"] for r in mine if "sentences_per_second" in r]
-        speed = f"{mean(speeds):.0f}" if speeds else "–"
-        seconds = mean(r["train_seconds"] for r in mine)
-        lines.append((escape(name), f"{seconds:.0f}", speed, escape(mine[0]["device"])))
-    return _html(("system", "training, s", "prediction, sentences/s", "device"), lines)
+def _props(folder: Path, name: str) -> list[Props]:
+    paths = sorted(folder.glob(f"{name}/seed-*/dev.props.gz"))
+    return read_props(paths[0]) if paths else []

@@ -1,9 +1,9 @@
-"""Table 2: every row trained, evaluated and written to results.json; resumable at any point.
+"""Table 2: every row trained, evaluated and written to OUT/DATA/results.json; resumable at any point.
 
-A row is a recipe trained with a seed on a corpus: `ewt` (columns dev and test) or `ewt` without a genre (column out of
-domain). Each is a run folder of its own under OUT/runs, so rows can be trained side by side and in any order; a row
-whose base is not trained yet trains it first. `workers` processes share the work: each reads the data once and takes
-one job after another. A row may change its recipe: `spen:steps=5:context_dropout=0.3`.
+A row is a recipe, which may have changed options (`spen:steps=5:context_dropout=0.3`). It is trained for every seed on
+the whole data set (columns dev and test) and, with a genre to leave out, on the data set without it (column out of
+domain). Each run has a folder of its own, OUT/DATA/ROW/seed-N or OUT/DATA/without-GENRE/ROW/seed-N, so that rows can be
+trained in parallel and in any order; the base of a row is trained first.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass
-from functools import cache, cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,267 +27,210 @@ from spen.rules import GradientDescent
 from spen.storage import noted, write_json
 from spen.tasks.options import accelerator_of, resolve_device
 from spen.tasks.srl.corpora import Prepared, Splits, open_corpus, prepare, without_genre
-from spen.tasks.srl.decoding import Decoder
 from spen.tasks.srl.evaluate import evaluate, follow, throughput
 from spen.tasks.srl.formats.conll2005 import write_props
 from spen.tasks.srl.formats.folder import find_splits, locate
 from spen.tasks.srl.predict import Labeller
-from spen.tasks.srl.recipes import ABLATIONS, SrlRecipe, find_recipe
+from spen.tasks.srl.recipes import ABLATIONS, RECIPES, find_recipe
 from spen.tasks.srl.report import write_report
-from spen.tasks.srl.table import pairs_of, summarise, table_text
-from spen.tasks.srl.task import changed_row
+from spen.tasks.srl.table import pairs_of, rows_of, table_text
 from spen.tasks.srl.train import train
+from spen.tasks.tables import merge_runs, run_folder
 from spen.tasks.task import Reproduced, ReproduceOrder
 from spen.training import Run
 
-__all__ = ["Job", "Settings", "from_order", "reproduce"]
+__all__ = ["Job", "Table", "reproduce"]
 
-ROWS = ("local", "spen", "convex", "ssvm", "structured", "best-local", "spen-best")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What to reproduce, with which data, and where."""
-
-    out: Path
-    data: str = "builtin"  # or another data set, or a folder
-    rows: tuple[str, ...] = ROWS
-    seeds: tuple[int, ...] = (0, 1, 2)
-    genre: str | None = None  # the one left out for the out-of-domain column; None: no such column
-    device: str = "cpu"
-    seconds: float | None = None
-    workers: int = 1
-    quick: bool = False
-    sentences: int | None = None  # train on the first so many only
-    dev_only: bool = False  # leave the test data alone, as tuning must
-    merge: tuple[Path, ...] = ()  # folders whose finished runs are added
-
-
-def from_order(order: ReproduceOrder, rows: tuple[str, ...]) -> Reproduced:
-    """All rows that were asked for, the table as text, and the report."""
-    genre = order.options.get("genre")
-    # What is wrong with the data is an error now, not after hours.
-    if genre is not None:
-        without_genre(open_corpus(order.data, size=60)[1], genre)
-    elif (folder := locate(order.data)) is not None:
-        find_splits(folder)
-    settings = Settings(
-        out=order.out,
-        data=order.data or "builtin",
-        rows=tuple(changed_row(row, order.settings) for row in rows or ROWS if row != "none"),
-        seeds=order.seeds,
-        genre=genre,
-        device=resolve_device(order.device),
-        seconds=order.seconds,
-        workers=order.jobs,
-        quick=order.quick,
-        sentences=order.options.get("sentences"),
-        dev_only=order.dev_only,
-        merge=order.merge,
-    )
-    finished = reproduce(settings, order.tell) is not None
-    whole = json.loads((order.out / "results.json").read_text(encoding="utf-8"))
-    return Reproduced(whole, tuple(table_text(whole).splitlines()), order.out / "report.html", finished)
+WHOLE = "whole"
+RESULT = "evaluation.json"
+LAST_START = 20.0
+"""Seconds before the end after which no job is started in parallel."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One row, one seed, one corpus."""
+    """One row, one seed, one corpus: "whole", or "without-GENRE"."""
 
     row: str
     seed: int
-    corpus: str  # "whole", or "without-GENRE"
+    corpus: str = WHOLE
 
-    def folder(self, out: Path) -> Path:
-        return out / "runs" / self.corpus / f"{self.row.replace(':', ',')}-{self.seed}"
-
-    def result(self, out: Path) -> Path:
-        return self.folder(out) / "evaluation.json"
-
-
-def jobs(settings: Settings) -> list[Job]:
-    """Every job, bases before those that build on them."""
-    corpora = ["whole", *([f"without-{settings.genre}"] if settings.genre else [])]
-    wanted: list[Job] = []
-    for corpus in corpora:
-        for seed in settings.seeds:
-            for row in settings.rows:
-                chain = [row]
-                while (base := find_recipe(chain[-1]).base) is not None:
-                    chain.append(base)
-                wanted += [Job(name, seed, corpus) for name in reversed(chain)]
-    return list(dict.fromkeys(wanted))
+    @property
+    def base(self) -> Job | None:
+        """The job whose F(x) this one starts from."""
+        base = find_recipe(self.row).base
+        return None if base is None else replace(self, row=base)
 
 
-class Corpora:
-    """Splits read once, prepared once for each set of templates."""
+class Table:
+    """The jobs of an order, their folders and their data, which is read once per process."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    def __init__(self, order: ReproduceOrder) -> None:
+        self.order, self.device = order, resolve_device(order.device)
+        self.folder = order.out / (Path(order.data).name or "builtin")
         self._prepared: dict[tuple[str, str], Prepared] = {}
+
+    def jobs(self) -> list[Job]:
+        """Every job, bases before the jobs that start from them."""
+        genre = self.order.options.get("genre")
+        wanted: list[Job] = []
+        for corpus in (WHOLE, f"without-{genre}") if genre else (WHOLE,):
+            for seed in self.order.seeds:
+                for row in self.order.rows:
+                    chain = [Job(row, seed, corpus)]
+                    while (base := chain[-1].base) is not None:
+                        chain.append(base)
+                    wanted += reversed(chain)
+        return list(dict.fromkeys(wanted))
+
+    def run(self, job: Job) -> Path:
+        """The run folder of a job."""
+        return run_folder(self.folder if job.corpus == WHOLE else self.folder / job.corpus, job.row, job.seed)
+
+    def is_done(self, job: Job) -> bool:
+        path = self.run(job) / RESULT
+        return path.exists() and (self.order.dev_only or "test" in json.loads(path.read_text(encoding="utf-8")))
+
+    def is_ready(self, job: Job) -> bool:
+        """Whether the base of the job has been trained."""
+        return job.base is None or (self.run(job.base) / RESULT).exists()
 
     @cached_property
     def whole(self) -> tuple[str, Splits, Path | None]:
         """The name, the splits and the word vectors of the data."""
-        name, splits, vectors = open_corpus(self.settings.data, size=600 if self.settings.quick else 3000)
-        return name, {**splits, "train": splits["train"][: self.settings.sentences]}, vectors
+        name, splits, vectors = open_corpus(self.order.data, size=600 if self.order.quick else 3000)
+        return name, {**splits, "train": splits["train"][: self.order.options.get("sentences")]}, vectors
 
-    def splits(self, corpus: str) -> Splits:
-        splits = self.whole[1]
-        return splits if corpus == "whole" else without_genre(splits, corpus.removeprefix("without-"))
-
-    def get(self, corpus: str, templates: str) -> Prepared:
-        key = (corpus, templates)
+    def prepared(self, job: Job) -> Prepared:
+        """The data of a job, in memory for the next one."""
+        key = job.corpus, find_recipe(job.row).templates
         if key not in self._prepared:
-            name, _, vectors = self.whole
+            name, splits, vectors = self.whole
             self._prepared[key] = prepare(
-                self.splits(corpus),
-                name=f"{name}-{corpus}",
-                templates=templates,
+                splits if job.corpus == WHOLE else without_genre(splits, job.corpus.removeprefix("without-")),
+                name=f"{name}-{job.corpus}",
+                templates=key[1],
                 vectors=vectors,
-                cache=self.settings.out / "cache",
-                device=self.settings.device,
+                cache=self.folder / "cache",
+                device=self.device,
             )
         return self._prepared[key]
 
+    def train(self, job: Job, seconds: float | None) -> dict[str, Any] | None:
+        """Train and evaluate; None when the time ran out."""
+        recipe, data, folder = find_recipe(job.row), self.prepared(job), self.run(job)
+        if not Run(folder).weights_path.is_file():  # a trained run may lack its scores on test
+            began = time.monotonic()
+            model = train(
+                recipe.quick() if self.order.quick else recipe,
+                data,
+                folder,
+                seed=job.seed,
+                base=None if job.base is None else self.run(job.base),
+                accelerator=accelerator_of(self.device),
+                seconds=seconds,
+            )
+            _add_seconds(folder, time.monotonic() - began)
+            if model is None:
+                return None
+        result = self.evaluate(job, data)
+        write_json(folder / RESULT, result)
+        # The optimiser's state is three times the size of the model, and a finished run is not resumed.
+        shutil.rmtree(folder / "state", ignore_errors=True)
+        return result
 
-def recipe_for(job: Job, settings: Settings) -> SrlRecipe:
-    recipe = find_recipe(job.row)
-    return recipe.quick() if settings.quick else recipe
+    def evaluate(self, job: Job, data: Prepared) -> dict[str, Any]:
+        """Scores on dev and test, energy and F1 by iteration of the descent on dev, and speed."""
+        labeller = Labeller.open(self.run(job), device=self.device)
+        model, plain = labeller.model, labeller.feedforward
+        result: dict[str, Any] = {"row": job.row, "seed": job.seed, "corpus": job.corpus}
+        result["train_seconds"] = _add_seconds(self.run(job), 0.0)
+        for split in ("dev",) if self.order.dev_only else ("dev", "test"):
+            result[split], props = evaluate(model, data.corpora[split], feedforward=plain)
+            write_props(self.run(job) / f"{split}.props.gz", props["ad3"])
+        if not plain:
+            rule = model.minimizer.rule
+            assert isinstance(rule, GradientDescent)
+            result["rates"] = rule.rates().tolist()
+            result["descent"] = follow(model, data.corpora["dev"])
+        result["sentences_per_second"] = throughput(model, data.corpora["dev"], feedforward=plain)
+        result["device"] = torch.cuda.get_device_name() if torch.device(self.device).type == "cuda" else "cpu"
+        return result
 
+    def results(self) -> list[dict[str, Any]]:
+        """Every evaluation in the folder, of this call or an earlier one, in the order of the recipes."""
+        found = [json.loads(path.read_text(encoding="utf-8")) for path in self.folder.glob(f"**/seed-*/{RESULT}")]
+        order = {name: k for k, name in enumerate(RECIPES | ABLATIONS)}
+        return sorted(found, key=lambda r: (order.get(r["row"], len(order)), r["row"], r["corpus"] != WHOLE, r["seed"]))
 
-def run_job(job: Job, settings: Settings, corpora: Corpora, seconds: float | None) -> dict[str, Any] | None:
-    """Train and evaluate; None when time ran out."""
-    recipe = recipe_for(job, settings)
-    data = corpora.get(job.corpus, recipe.templates)
-    base = None if recipe.base is None else Job(recipe.base, job.seed, job.corpus).folder(settings.out)
-    began = time.monotonic()
-    accelerator = accelerator_of(settings.device)
-    folder = job.folder(settings.out)
-    if not Run(folder).weights_path.is_file():  # else only the test data was left alone
-        model = train(recipe, data, folder, seed=job.seed, base=base, accelerator=accelerator, seconds=seconds)
-        _add_seconds(folder, time.monotonic() - began)
-        if model is None:
-            return None
-    result = evaluate_job(job, settings, data, _add_seconds(folder, 0.0))
-    write_json(job.result(settings.out), result)
-    # The optimiser's state is three times the model, and a finished run does not go on.
-    shutil.rmtree(folder / "state", ignore_errors=True)
-    return result
-
-
-def evaluate_job(job: Job, settings: Settings, data: Prepared, seconds: float) -> dict[str, Any]:
-    """dev and test figures, the course of the descent on dev, and speed."""
-    labeller = Labeller.open(job.folder(settings.out), device=settings.device)
-    model, plain = labeller.model, labeller.feedforward
-    decoders: tuple[Decoder, ...] = ("argmax", "greedy", "ad3")
-    result: dict[str, Any] = {"row": job.row, "seed": job.seed, "corpus": job.corpus, "train_seconds": seconds}
-    for split in ("dev",) if settings.dev_only else ("dev", "test"):
-        figures = evaluate(model, data, split, decoders=decoders, feedforward=plain)
-        result[split] = figures.as_dict()
-        write_props(job.folder(settings.out) / f"{split}.props.gz", figures.props["ad3"])
-    if not plain:
-        rule = model.minimizer.rule
-        assert isinstance(rule, GradientDescent)
-        result["rates"] = rule.rates().tolist()
-        result["descent"] = follow(model, data, "dev")
-    result["sentences_per_second"] = throughput(model, data, "dev", repeats=2, feedforward=plain)
-    result["device"] = torch.cuda.get_device_name() if torch.device(settings.device).type == "cuda" else "cpu"
-    return result
-
-
-def reproduce(settings: Settings, tell: Callable[[str], None] = print) -> dict[str, Any] | None:
-    """All jobs, here or in `workers` processes; then the results. None when time ran out first."""
-    settings.out.mkdir(parents=True, exist_ok=True)
-    _check_folder(settings)
-    for source in settings.merge:
-        _join(source, settings.out)
-    deadline = None if settings.seconds is None else time.time() + settings.seconds
-    corpora = Corpora(settings)
-    pending = [job for job in jobs(settings) if not _is_done(job, settings)]
-    if settings.workers > 1 and len(pending) > 1:
-        finished = _side_by_side(settings, pending, corpora, deadline, tell)
-    else:
-        finished = _one_by_one(settings, pending, corpora, deadline, tell)
-    summary = summarise(_all_results(settings.out), _describe(settings))
-    splits, runs = corpora.splits("whole"), settings.out / "runs" / "whole"
-    split = "dev" if settings.dev_only else "test"
-    names = [name for name in dict.fromkeys(row["row"] for row in summary["rows"]) if name not in ABLATIONS]
-    summary["pairs"] = pairs_of(runs, names, splits[split], split)
-    write_json(settings.out / "results.json", summary)
-    write_report(summary, splits["dev"], runs, settings.out / "report.html")
-    return summary if finished else None
+    def write(self) -> dict[str, Any]:
+        """results.json and report.html from every run in the folder."""
+        left_out = sorted(path.name.removeprefix("without-") for path in self.folder.glob("without-*"))
+        about = {"data": self.order.data or "builtin", "genre": ", ".join(left_out), "quick": self.order.quick}
+        runs = self.results()
+        rows, splits, split = rows_of(runs), self.whole[1], "dev" if self.order.dev_only else "test"
+        names = [name for name in dict.fromkeys(row["row"] for row in rows) if name not in ABLATIONS]
+        pairs = pairs_of(self.folder, names, splits[split], split)
+        summary = {"about": about, "rows": rows, "runs": runs, "pairs": pairs}
+        write_json(self.folder / "results.json", summary)
+        write_report(summary, splits["dev"], self.folder)
+        return summary
 
 
-def _join(source: Path, out: Path) -> None:
-    """Copy the finished runs of another folder; what is there already stays."""
-    if not source.is_dir():
-        raise ValueError(f"{source} is no folder to merge")
-    for path in sorted(source.glob("runs/*/*/evaluation.json")):
-        target = out / path.parent.relative_to(source)
-        if not (target / path.name).exists():
-            shutil.copytree(path.parent, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))
-
-
-def _check_folder(settings: Settings) -> None:
-    """Refuse a folder whose results come from other data: they would stand in this table."""
-    asked = {"data": settings.data, "quick": settings.quick, "sentences": settings.sentences}
-    known, asked = noted(settings.out / "asked.json", asked)
+def reproduce(order: ReproduceOrder) -> Reproduced:
+    """Train and evaluate what is missing, `order.jobs` jobs at a time, then write the results and the report."""
+    table = Table(order)
+    # Mistakes in the data are errors now, not after hours.
+    if (genre := order.options.get("genre")) is not None:
+        without_genre(open_corpus(order.data, size=60)[1], genre)
+    elif (source := locate(order.data)) is not None:
+        find_splits(source)
+    asked = {"data": order.data or "builtin", "quick": order.quick, "sentences": order.options.get("sentences")}
+    known, asked = noted(table.folder / "asked.json", asked)
     if known != asked:
-        raise ValueError(f"{settings.out} holds results of other data or another size; give another folder")
+        raise ValueError(f"{table.folder} holds results of other data or another size; give another folder")
+    for source in order.merge:
+        if not source.is_dir():
+            raise ValueError(f"{source} is no folder to merge")
+        merge_runs(source / table.folder.name, table.folder, RESULT)
+    deadline = None if order.seconds is None else time.time() + order.seconds
+    pending = [job for job in table.jobs() if not table.is_done(job)]
+    parallel = order.jobs > 1 and len(pending) > 1
+    finished = (_in_parallel if parallel else _one_by_one)(table, pending, deadline)
+    summary = table.write()
+    return Reproduced(summary, tuple(table_text(summary).splitlines()), table.folder / "report.html", finished)
 
 
-def _is_done(job: Job, settings: Settings) -> bool:
-    path = job.result(settings.out)
-    return path.exists() and (settings.dev_only or "test" in json.loads(path.read_text(encoding="utf-8")))
-
-
-def _one_by_one(
-    settings: Settings, pending: list[Job], corpora: Corpora, deadline: float | None, tell: Callable[[str], None]
-) -> bool:
+def _one_by_one(table: Table, pending: list[Job], deadline: float | None) -> bool:
     finished = True
     for job in pending:
         left = None if deadline is None else deadline - time.time()
         if left is not None and left <= 0:
             return False
-        result = run_job(job, settings, corpora, left) if _base_ready(job, settings) else None
-        if result is None:
-            finished = False
-        else:
-            tell(_line(job, result))
+        result = table.train(job, left) if table.is_ready(job) else None
+        finished = finished and result is not None
+        if result is not None:
+            table.order.tell(_line(job, result))
     return finished
 
 
-def _all_results(out: Path) -> list[dict[str, Any]]:
-    """Every evaluation in the folder, of this call or an earlier one, in the order of the recipes."""
-    results = [json.loads(path.read_text()) for path in out.glob("runs/*/*/evaluation.json")]
-    order = {name: k for k, name in enumerate([*ROWS, *ABLATIONS])}
-    return sorted(results, key=lambda r: (order.get(r["row"], len(order)), r["row"], r["corpus"] != "whole", r["seed"]))
-
-
-def _base_ready(job: Job, settings: Settings) -> bool:
-    base = find_recipe(job.row).base
-    return base is None or Job(base, job.seed, job.corpus).result(settings.out).exists()
-
-
-def _side_by_side(
-    settings: Settings, pending: list[Job], corpora: Corpora, deadline: float | None, tell: Callable[[str], None]
-) -> bool:
-    """`workers` processes, each with its own copy of the data; bases first, then the longest."""
-    for corpus, templates in dict.fromkeys((job.corpus, find_recipe(job.row).templates) for job in pending):
-        corpora.get(corpus, templates)  # into the cache, which the processes share
+def _in_parallel(table: Table, pending: list[Job], deadline: float | None) -> bool:
+    """Processes with their own copy of the data; bases first, then the jobs that take longest."""
+    for job in pending:
+        table.prepared(job)  # into the cache, which the processes share
     waiting = sorted(pending, key=lambda job: _rank(job, pending))
     running: dict[Future[Any], Job] = {}
     failed: list[tuple[Job, BaseException]] = []
-    threads = max(1, min(2, (os.cpu_count() or 1) // settings.workers))
+    workers, tell = table.order.jobs, table.order.tell
+    threads = max(1, min(2, (os.cpu_count() or 1) // workers))
     context = get_context("spawn")  # a forked process cannot use CUDA
-    with ProcessPoolExecutor(settings.workers, context, torch.set_num_threads, (threads,)) as pool:
+    with ProcessPoolExecutor(workers, context, _start, (replace(table.order, tell=print), threads)) as pool:
         while not any(isinstance(error, BrokenProcessPool) for _, error in failed):
             if deadline is None or deadline - time.time() > LAST_START:
-                startable = [job for job in waiting if _base_ready(job, settings)]
-                for job in startable[: settings.workers - len(running)]:
+                startable = [job for job in waiting if table.is_ready(job)]
+                for job in startable[: workers - len(running)]:
                     waiting.remove(job)
-                    running[pool.submit(_work, job, settings, deadline)] = job
+                    running[pool.submit(_work, job, deadline)] = job
             if not running:
                 break  # done, out of time, or every job left waits for a base that failed
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -298,51 +241,43 @@ def _side_by_side(
                     tell(_line(job, future.result()))
     for job, error in failed:
         tell(f"{job.corpus} {job.row} seed {job.seed} failed: {type(error).__name__}: {error}")
-    return not failed and all(_is_done(job, settings) for job in pending)
-
-
-LAST_START = 20.0
-"""Seconds before the end after which no job is begun."""
+    return not failed and all(table.is_done(job) for job in pending)
 
 
 def _rank(job: Job, pending: Sequence[Job]) -> tuple[bool, int, int]:
-    """Bases before what is built on them; then the systems that take longest, so that none is left alone at the end."""
+    """Bases first; then the systems that take longest, so that none of them runs alone at the end."""
     recipe = find_recipe(job.row)
-    is_base = any(find_recipe(other.row).base == job.row for other in pending)
+    is_base = any(other.base == job for other in pending)
     descends = recipe.objective in ("end_to_end", "ssvm")
     return not is_base, -(2 * (recipe.encoder == "contextual") + descends), pending.index(job)
 
 
-@cache
-def _data(settings: Settings) -> Corpora:
-    """A worker's data, read once a process."""
-    return Corpora(settings)
+_worker: Table
+"""The table of a worker process."""
 
 
-def _work(job: Job, settings: Settings, deadline: float | None) -> dict[str, Any] | None:
-    # Evaluation needs some seconds after the last epoch.
+def _start(order: ReproduceOrder, threads: int) -> None:
+    global _worker
+    torch.set_num_threads(threads)
+    _worker = Table(order)
+
+
+def _work(job: Job, deadline: float | None) -> dict[str, Any] | None:
+    # Evaluation takes some seconds after the last epoch.
     left = None if deadline is None else max(1.0, deadline - time.time() - LAST_START / 2)
     try:
-        return run_job(job, settings, _data(settings), left)
+        return _worker.train(job, left)
     finally:
         if torch.cuda.is_initialized():
-            torch.cuda.empty_cache()  # the other processes want it
-
-
-def _describe(settings: Settings) -> dict[str, Any]:
-    left_out = [path.name.removeprefix("without-") for path in settings.out.glob("runs/without-*")]
-    return {
-        "data": settings.data,
-        "genre": ", ".join(left_out),
-        "quick": settings.quick,
-    }
+            torch.cuda.empty_cache()  # for the other processes
 
 
 def _add_seconds(folder: Path, more: float) -> float:
+    """Add to the training time that is stored in the run folder, and return it."""
     path = folder / "seconds.json"
-    before = json.loads(path.read_text()) if path.exists() else 0.0
-    path.write_text(json.dumps(before + more))
-    return before + more
+    total = (json.loads(path.read_text()) if path.exists() else 0.0) + more
+    path.write_text(json.dumps(total))
+    return total
 
 
 def _line(job: Job, result: dict[str, Any]) -> str:

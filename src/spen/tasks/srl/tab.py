@@ -10,7 +10,6 @@ import gradio as gr
 
 from spen.tasks.srl import views
 from spen.tasks.srl.formats.conllu import conllu_text
-from spen.tasks.srl.opened import RoleLabeller
 from spen.tasks.srl.predict import Labeller
 from spen.viewer.tabs import LandscapeButton, Page
 
@@ -72,4 +71,4 @@ class RolesTab:
         return self.page.landscape(labeller.model, x, size=41, what=what, progress=progress)
 
     def _labeller(self, name: str) -> Labeller:
-        return cast(RoleLabeller, self.page.open(name)).labeller
+        return cast(Labeller, self.page.open(name))

@@ -12,16 +12,11 @@ from spen.tasks.srl.compare import compare_all, counts_of
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.recipes import Figures, find_recipe
 from spen.tasks.srl.sentences import Sentence
+from spen.tasks.tables import run_folder
 
-__all__ = ["COLUMNS", "LABELS", "pairs_of", "rows_of", "summarise", "table_text"]
+__all__ = ["COLUMNS", "cell_text", "pairs_of", "rows_of", "system_name", "table_text"]
 
 COLUMNS = ("dev", "test", "out_of_domain")
-LABELS = {"greedy": "H", "ad3": "AD³", "argmax": "argmax"}
-
-
-def summarise(results: list[dict[str, Any]], about: dict[str, Any]) -> dict[str, Any]:
-    """{"about", "rows": one per system and decoder, "runs": every evaluation as it is}."""
-    return {"about": about, "rows": rows_of(results), "runs": results}
 
 
 def rows_of(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -33,36 +28,34 @@ def rows_of(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             paper = find_recipe(name).paper.get(decoder, Figures())
             row: dict[str, Any] = {"row": name, "decoder": decoder}
             for column in COLUMNS:
-                values, clashes = _column(mine, column, decoder)
-                row[column] = _summary(values) | {"paper": getattr(paper, column), "violations": _mean(clashes)}
+                whole, split = column != "out_of_domain", "dev" if column == "dev" else "test"
+                found = [r[split] for r in mine if (r["corpus"] == "whole") == whole and split in r]
+                values = [scores["f1"][decoder] for scores in found]
+                row[column] = {
+                    "mean": _mean(values),
+                    "spread": stdev(values) if len(values) > 1 else None,
+                    "seeds": len(values),
+                    "paper": getattr(paper, column),
+                    "violations": _mean([scores["violations"] for scores in found]),
+                }
             for key in ("train_seconds", "sentences_per_second"):
                 row[key] = _mean([r[key] for r in mine if key in r])
             rows.append(row)
     return rows
 
 
-def pairs_of(runs: Path, names: Sequence[str], sentences: Sequence[Sentence], split: str) -> list[dict[str, Any]]:
+def pairs_of(folder: Path, names: Sequence[str], sentences: Sequence[Sentence], split: str) -> list[dict[str, Any]]:
     """F1(a) − F1(b) with AD³ for every two rows that have predictions of the same seeds, with its 95 % interval."""
-    files = {name: sorted(runs.glob(f"{name.replace(':', ',')}-[0-9]*/{split}.props.gz")) for name in names}
-    seeds = {name: [path.parent.name.rpartition("-")[2] for path in found] for name, found in files.items()}
-    most = max((seeds[name] for name in names), key=len, default=[])
-    complete = [name for name in names if most and seeds[name] == most]
+    rows = {name: run_folder(folder, name, 0).parent for name in names}
+    found = {name: sorted(row.glob(f"seed-*/{split}.props.gz")) for name, row in rows.items()}
+    files = {name: {path.parent.name: path for path in paths} for name, paths in found.items()}
+    most = max(files.values(), key=len, default={}).keys()
+    complete = [name for name in names if most and files[name].keys() == most]
     if len(complete) < 2:
         return []
-    counts = {name: [counts_of(sentences, read_props(path)) for path in files[name]] for name in complete}
+    counts = {name: [counts_of(sentences, read_props(path)) for path in files[name].values()] for name in complete}
     pairs = compare_all(counts).items()
-    return [{"a": a, "b": b, "split": split, "seeds": len(most), **asdict(found)} for (a, b), found in pairs]
-
-
-def _column(results: list[dict[str, Any]], column: str, decoder: str) -> tuple[list[float], list[float]]:
-    whole, split = column != "out_of_domain", "dev" if column == "dev" else "test"
-    found = [r[split] for r in results if (r["corpus"] == "whole") == whole and split in r]
-    return [e["f1"][decoder] for e in found], [e["violations"] for e in found]
-
-
-def _summary(values: list[float]) -> dict[str, Any]:
-    spread = stdev(values) if len(values) > 1 else None
-    return {"mean": _mean(values), "spread": spread, "seeds": len(values)}
+    return [{"a": a, "b": b, "split": split, "seeds": len(most), **asdict(result)} for (a, b), result in pairs]
 
 
 def _mean(values: list[float]) -> float | None:
@@ -73,19 +66,24 @@ def table_text(summary: dict[str, Any]) -> str:
     """The table as plain text."""
     lines = [f"{'':24}" + "".join(f"{c.replace('_', ' '):>22}" for c in COLUMNS) + f"{'violations':>12}"]
     for row in summary["rows"]:
-        cells = "".join(f"{_cell(row[c]):>22}" for c in COLUMNS)
+        cells = "".join(f"{_with_paper(row[c]):>22}" for c in COLUMNS)
         violations = row["dev"]["violations"]
-        lines.append(f"{row['row'] + ' + ' + LABELS[row['decoder']]:24}{cells}{_number(violations):>12}")
+        lines.append(f"{system_name(row):24}{cells}{'–' if violations is None else f'{violations:.0f}':>12}")
     return "\n".join(lines)
 
 
-def _cell(cell: dict[str, Any]) -> str:
+def system_name(row: dict[str, Any]) -> str:
+    """`spen + AD³`."""
+    return f"{row['row']} + {'H' if row['decoder'] == 'greedy' else 'AD³'}"
+
+
+def cell_text(cell: dict[str, Any]) -> str:
+    """Mean ± spread."""
     if cell["mean"] is None:
         return "–"
-    spread = f" ± {cell['spread']:.2f}" if cell["spread"] is not None else ""
-    paper = f" ({cell['paper']:.1f})" if cell["paper"] is not None else ""
-    return f"{cell['mean']:.2f}{spread}{paper}"
+    return f"{cell['mean']:.2f}" + (f" ± {cell['spread']:.2f}" if cell["spread"] is not None else "")
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f}"
+def _with_paper(cell: dict[str, Any]) -> str:
+    shown = cell["mean"] is not None and cell["paper"] is not None
+    return cell_text(cell) + (f" ({cell['paper']:.1f})" if shown else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -118,28 +119,22 @@ class RoleLabelling(Task):
 
         recipe, device = _recipe(order.recipe, order.settings), resolve_device(order.device)
         name, splits, vectors = open_corpus(order.data)
-        # Of several devices none holds the data: Lightning brings each its batches.
+        # With several devices the data stays on the CPU, and Lightning moves each batch to its device.
         place = device if sizes(order.devices, order.nodes) == (1, 1) else "cpu"
         data = prepare(splits, name=name, templates=recipe.templates, vectors=vectors, device=place)
-        model = train(
-            recipe,
-            data,
-            order.out,
-            **order.fit_options,
-        )
-        if model is None:
+        if train(recipe, data, order.out, **order.fit_options) is None:
             return None
         return Trained("F1", max((e["dev"] for e in Run.open(order.out).metrics() if "dev" in e), default=None))
 
     def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
-        from spen.tasks.srl.opened import RoleLabeller
+        from spen.tasks.srl.predict import Labeller
 
-        return RoleLabeller.open(saved, device)
+        return Labeller.open(saved, device=device)
 
     def fresh(self, recipe: str) -> Opened:
-        from spen.tasks.srl.opened import RoleLabeller
+        from spen.tasks.srl.predict import Labeller
 
-        return RoleLabeller.fresh(recipe)
+        return Labeller.fresh(recipe)
 
     def rebuild(self, **settings: Any) -> SPEN:
         from spen.tasks.srl.build import rebuild
@@ -147,18 +142,19 @@ class RoleLabelling(Task):
         return rebuild(**settings)
 
     def reproduce(self, order: ReproduceOrder) -> Reproduced:
-        rows = tuple(x for row in order.rows for x in (ABLATIONS if row == "ablation" else (row,)))
-        for row in rows:
-            find_recipe(changed_row(row, order.settings))
+        rows = [x for row in order.rows or RECIPES for x in (ABLATIONS if row == "ablation" else (row,)) if x != "none"]
         if unknown := [key for key in order.settings if ":" in key and key.rpartition(":")[0] not in rows]:
-            raise ValueError(f"no row among {', '.join(rows) or 'those of the table'} takes the option {unknown[0]!r}")
-        from spen.tasks.srl.reproduce import from_order
+            raise ValueError(f"no row among {', '.join(rows)} takes the option {unknown[0]!r}")
+        changed_rows = tuple(changed_row(row, order.settings) for row in rows)
+        for row in changed_rows:
+            find_recipe(row)
+        from spen.tasks.srl.reproduce import reproduce
 
-        return from_order(order, rows)
+        return reproduce(replace(order, rows=changed_rows))
 
 
 def changed_row(row: str, settings: Mapping[str, str]) -> str:
-    """A row with the settings that hold for every row, and those that were given for it: ``ROW:KEY``."""
+    """A row with the settings of every row (``KEY``) and its own (``ROW:KEY``)."""
     mine = {key.rpartition(":")[2]: value for key, value in settings.items() if key.rpartition(":")[0] in ("", row)}
     return ":".join([row, *(f"{key}={value}" for key, value in mine.items())])
 

@@ -7,8 +7,10 @@ from pathlib import Path
 from torch import Tensor
 
 import spen
-from spen.tasks.srl.build import build, dev_metric, sources, stages
+from spen.tasks.srl.arcs import ArcSource
+from spen.tasks.srl.build import build, stages
 from spen.tasks.srl.corpora import Prepared
+from spen.tasks.srl.metrics import RoleF1
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.training import Run, fit, save_weights
 from spen.training.processes import is_main_process
@@ -29,13 +31,13 @@ def train(
     seconds: float | None = None,
     progress: bool | None = None,
 ) -> spen.SPEN | None:
-    """Run the recipe's stages; None when `seconds` ran out first (call again to go on).
+    """Run the recipe's stages; None when `seconds` ran out first (call again to resume).
 
-    `base` is the finished run of the recipe's base system with the same seed: its F(x) then takes the place of the
-    pretraining, which would train the same thing again.
+    `base` is the finished run of the recipe's base system with the same seed. Its F(x) replaces the pretraining, which
+    would give the same weights.
     """
     model = build(recipe, data, seed=seed)
-    plan = stages(recipe, len(data.roles), data.core)
+    plan = stages(recipe, len(data.space.roles), data.space.core)
     described = {"task": "srl", "data": data.name, **recipe.describe()}
     if base is not None and len(plan) > 1 and is_main_process():
         _adopt(Run.begin(out, described, seed), model, Run.open(base).load())
@@ -45,7 +47,7 @@ def train(
         plan,
         train_source,
         dev_source,
-        dev_metric(data, dev_source),
+        RoleF1(data.space.core, missed=dev_source.missed),
         out=out,
         seed=seed,
         recipe=described,
@@ -53,13 +55,19 @@ def train(
         devices=devices,
         nodes=nodes,
         progress=progress,
-        # A batch without overlapping candidates has no slope in the overlap term; that is no dead term.
+        # A batch without overlapping candidates has no gradient in the overlap term; that is not a dead term.
         vitals_every=0,
         seconds=seconds,
-        # A run's state is hundreds of megabytes, an epoch on a GPU takes a second.
+        # The state of a run takes hundreds of megabytes, and an epoch on a GPU one second.
         state_every=60.0,
     )
     return model.to(data.device) if done.complete else None
+
+
+def sources(recipe: SrlRecipe, data: Prepared, seed: int) -> tuple[ArcSource, ArcSource]:
+    """Training batches and development batches."""
+    train = ArcSource(data.corpora["train"], cells=recipe.cells, seed=seed)
+    return train, ArcSource(data.corpora["dev"], cells=max(16_384, recipe.cells), shuffle=False)
 
 
 def _adopt(run: Run, model: spen.SPEN, weights: dict[str, Tensor]) -> None:

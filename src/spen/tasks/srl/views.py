@@ -17,7 +17,6 @@ from spen.tasks.charts import draw_lines
 from spen.tasks.srl.arcs import ArcBatch, ArcCorpus, ArcTarget
 from spen.tasks.srl.decoding import DECODERS, Decoder, decode_roles, violations
 from spen.tasks.srl.drawing import PLAIN, WRONG, Arc, draw_arcs, draw_proposition
-from spen.tasks.srl.encoding import decode
 from spen.tasks.srl.formats.conllu import conllu_text, parse_conllu
 from spen.tasks.srl.grammar.corpus import GENRES, make_sentence
 from spen.tasks.srl.predict import Labeller
@@ -91,7 +90,7 @@ def follow(labeller: Labeller, sentence: Sentence) -> Followed:
             trajectory = labeller.model(x)
             outputs = [trajectory.start, *trajectory.outputs]
             energies = trajectory.energies[:, 0].tolist()
-    return Followed(sentence, corpus, target, outputs, energies, labeller.data.roles, labeller.data.core)
+    return Followed(sentence, corpus, target, outputs, energies, corpus.space.roles, corpus.space.core)
 
 
 def batch(labeller: Labeller, sentence: Sentence) -> tuple[ArcCorpus, ArcBatch, ArcTarget]:
@@ -114,8 +113,7 @@ def broken(labels: Sequence[int], spans: Sequence[tuple[int, int]], core: Sequen
 def decoded(followed: Followed, t: int, decoder: Decoder) -> Props:
     """The propositions that rounding y_t gives."""
     labels = decode_roles(followed.outputs[t], followed.target, followed.core, decoder)[0].cpu().numpy()
-    senses = [p.sense for p in followed.sentence.propositions]
-    return decode(followed.corpus.encoded, 0, labels, followed.roles, senses)
+    return followed.corpus.decode(0, labels)
 
 
 def arcs(followed: Followed, t: int, predicate: int) -> list[Arc]:
