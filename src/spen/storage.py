@@ -55,6 +55,8 @@ def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, 
 
     with replacing(path) as temporary:
         save_file(_apart(weights), temporary, metadata=metadata)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
 
 
 def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -1,18 +1,18 @@
-"""Runs of two processes: torchrun --nproc-per-node 2 --max-restarts 1 -m tests.training.elastic OUT KILL_AT.
+"""Runs of two processes that torchrun's agent starts, and starts again when one has ended.
 
-The first attempt ends when the second process kills itself before update KILL_AT of the run ``killed``.
+The first attempt ends when the second process kills itself before update ``at`` of the run ``killed``.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
 import spen
 from spen.gradients import FiniteDifference
@@ -27,8 +27,6 @@ from spen.training.module import StageModule
 from tests.tasks.multilabel.small import small_splits
 from tests.tasks.srl.small import prepared
 from tests.training import toy
-
-FIRST_ATTEMPT = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
 
 
 def whole(out: Path, **options: Any) -> Run:
@@ -56,7 +54,7 @@ def killed(out: Path, at: int) -> Run:
     step = StageModule.training_step
 
     def training_step(self: Any, batch: Any, index: int) -> Any:
-        if FIRST_ATTEMPT and self.global_rank == 1 and self.global_step == at:
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and self.global_rank == 1 and self.global_step == at:
             os.kill(os.getpid(), signal.SIGKILL)
         return step(self, batch, index)
 
@@ -69,6 +67,8 @@ def killed(out: Path, at: int) -> Run:
 
 def main(out: Path, at: int) -> None:
     torch.set_num_threads(1)
+    rank_zero_only.rank = int(os.environ["RANK"])  # as if Lightning had been imported in this process
+    (out / f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']}").touch()
     whole(out / "undisturbed")
     uneven(out / "uneven")
     if not (out / "begun by two" / "state").exists():
@@ -79,7 +79,3 @@ def main(out: Path, at: int) -> None:
     train_label_sets(recipe, out / "labels", splits=small_splits(), progress=False)
     train_roles(replace(find_recipe("local"), pretrain_epochs=1), prepared(size=12), out / "roles", progress=False)
     killed(out / "killed", at)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -11,7 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.training.checkpoints import SafeCheckpointIO, load_tree, load_weights, save_tree, save_weights
+from spen.training import load_weights, save_weights
+from spen.training.checkpoints import SafeCheckpointIO, load_tree, save_tree
 from spen.training.sources import TensorSource, stream
 
 leaves = st.one_of(

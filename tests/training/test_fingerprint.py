@@ -32,8 +32,7 @@ from spen.objectives import (
 from spen.protocols import Objective, StepRule
 from spen.rules import GradientDescent, Momentum
 from spen.training import Stage, TensorSource, fit
-from spen.training.describing import described, in_words
-from spen.training.fingerprint import fingerprint, start_of
+from spen.training.fingerprint import describe, differences, fingerprint, hash_weights
 from tests.training import toy
 
 STAGE = Stage(name="joint", objective=EndToEnd(squared_error), epochs=1)
@@ -87,10 +86,10 @@ def test_a_refusal_names_what_differs_and_what_to_do(finished: Path) -> None:
 
 
 def test_many_differences_are_counted() -> None:
-    words = in_words({str(i): i for i in range(9)}, {str(i): -i for i in range(9)})
+    words = differences({str(i): i for i in range(9)}, {str(i): -i for i in range(9)})
     assert words.startswith("1: 1 there, -1 now; 2: 2 there, -2 now; ")
     assert words.endswith("; and 2 more")
-    assert len(in_words({"a": "x" * 500}, {"a": "y" * 500})) < 300
+    assert len(differences({"a": "x" * 500}, {"a": "y" * 500})) < 300
 
 
 def test_other_first_weights_are_said(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +281,7 @@ PARTS = [
 
 @pytest.mark.parametrize(("class_", "option"), PARTS)
 def test_every_option_of_a_part_is_in_the_description(class_: type, option: str) -> None:
-    first, again, changed = (described(p) for p in (_made(class_), _made(class_), _changed(class_, option)))
+    first, again, changed = (describe(p) for p in (_made(class_), _made(class_), _changed(class_, option)))
     assert first == again
     if class_ is spen.rules.LearnedOptimizer and option == "rate":
         return  # a learned rate is a first weight
@@ -301,8 +300,8 @@ def test_a_first_weight_is_no_option_but_is_seen() -> None:
     train, dev = toy.build_data()
     prints = [fingerprint(m, [STAGE], train, dev, toy.MSE(), 1) for m in (slow, fast)]
     assert prints[0] == prints[1]
-    assert start_of(slow) != start_of(fast)
-    assert start_of(slow) == start_of(toy.build_model())
+    assert hash_weights(slow) != hash_weights(fast)
+    assert hash_weights(slow) == hash_weights(toy.build_model())
 
 
 @pytest.mark.parametrize(

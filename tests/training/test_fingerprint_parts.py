@@ -21,8 +21,7 @@ from spen.objectives import (
     squared_error,
 )
 from spen.training import Run, fit, joint
-from spen.training.describing import describe_module, described, digest
-from spen.training.fingerprint import fingerprint
+from spen.training.fingerprint import describe, describe_module, digest, fingerprint
 from tests.training import toy
 from tests.training.test_fingerprint import STAGE, _network_loss, _options, _refused
 
@@ -45,24 +44,24 @@ def _calling(y: Tensor, target: Tensor) -> Tensor:
 
 def test_functions_differ_in_code_constants_closures_and_arguments() -> None:
     def power(n: float) -> Any:
-        return described(partial(_network_loss, extra=n))
+        return describe(partial(_network_loss, extra=n))
 
-    assert described(squared_error) == "squared_error"
-    assert described(_weighted(1.0)) == described(_weighted(1.0))
-    assert described(_weighted(1.0)) != described(_weighted(2.0))
-    assert described(lambda y, t: (y - t).abs()) != described(lambda y, t: (y - t).square())
-    assert described(lambda y, t: 1.0 * y) != described(lambda y, t: 2.0 * y)
-    assert described(lambda y, t: 2.0 * y) == described(lambda y, t: 2.0 * y)
+    assert describe(squared_error) == "squared_error"
+    assert describe(_weighted(1.0)) == describe(_weighted(1.0))
+    assert describe(_weighted(1.0)) != describe(_weighted(2.0))
+    assert describe(lambda y, t: (y - t).abs()) != describe(lambda y, t: (y - t).square())
+    assert describe(lambda y, t: 1.0 * y) != describe(lambda y, t: 2.0 * y)
+    assert describe(lambda y, t: 2.0 * y) == describe(lambda y, t: 2.0 * y)
     assert power(2.0)["keywords"] == {"extra": 2.0}
     assert power(2.0) != power(3.0)
-    assert described(_network_loss)["function"] == "_network_loss"
+    assert describe(_network_loss)["function"] == "_network_loss"
 
 
 def test_functions_differ_in_the_values_they_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = described(_reading), described(_calling)
+    before = describe(_reading), describe(_calling)
     monkeypatch.setitem(globals(), "WEIGHT", 3.0)
-    assert described(_reading) != before[0]
-    assert described(_calling) != before[1]
+    assert describe(_reading) != before[0]
+    assert describe(_calling) != before[1]
 
 
 def test_a_class_outside_the_library_is_compared_by_its_code() -> None:
@@ -96,12 +95,12 @@ def test_options_of_energies_are_seen() -> None:
     assert describe_module(SoftNand(pairs), values=False) == describe_module(trained, values=False)
 
 
-def test_an_object_that_holds_itself_can_be_described() -> None:
+def test_an_object_that_holds_itself_can_be_describe() -> None:
     class Loop:
         def __init__(self, other: Any) -> None:
             self.other = self
 
-    assert described(Loop(None))["other"] == Loop.__qualname__
+    assert describe(Loop(None))["other"] == Loop.__qualname__
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
@@ -164,9 +163,9 @@ def test_a_trained_model_comes_back_to_its_folder(tmp_path: Path) -> None:
 
 
 def test_objectives_with_samplers_and_search_are_told_apart() -> None:
-    assert described(ContrastiveDivergence(Langevin(3))) != described(ContrastiveDivergence(Langevin(4)))
-    assert described(StructuredHinge(squared_error)) != described(StructuredHinge(binary_log_loss))
-    assert described(joint(EndToEnd(squared_error, weights=[1.0, 2.0]), epochs=1)) != described(
+    assert describe(ContrastiveDivergence(Langevin(3))) != describe(ContrastiveDivergence(Langevin(4)))
+    assert describe(StructuredHinge(squared_error)) != describe(StructuredHinge(binary_log_loss))
+    assert describe(joint(EndToEnd(squared_error, weights=[1.0, 2.0]), epochs=1)) != describe(
         joint(EndToEnd(squared_error, weights=[1.0, 3.0]), epochs=1)
     )
-    assert Run.__name__ in described(Run)
+    assert Run.__name__ in describe(Run)

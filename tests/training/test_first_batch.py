@@ -16,7 +16,7 @@ from spen.energies import Energy, Linear, Scaled, Sum
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent
 from spen.training import TensorSource, fit, joint, pretrain
-from spen.training.first_batch import check_examples_alone
+from spen.training.health import check_examples_alone
 from tests.training import toy
 
 RULE = "An energy scores each example alone: sum over everything but the batch"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -35,7 +32,6 @@ from spen.training import (
 )
 from spen.training.health import Vitals, explain_non_finite, term_gradients
 from tests.training import toy
-from tests.training.toy import ENVIRONMENT, ROOT
 
 
 @pytest.fixture(scope="module")
@@ -92,23 +88,23 @@ def test_the_best_model_scores_what_the_log_says(whole: Run) -> None:
 
 def test_killed_and_resumed_runs_end_the_same(whole: Run, tmp_path: Path) -> None:
     """SIGKILL at a random moment, resumed until done: weights equal those of the undisturbed run, bit for bit."""
-    command = [sys.executable, "-m", "tests.training.toy", str(tmp_path / "run")]
     chance = random.Random(0)
+    metrics = tmp_path / "run" / "metrics.jsonl"
     kills = 0
     for _ in range(8):
-        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        metrics = tmp_path / "run" / "metrics.jsonl"
         lines = len(metrics.read_text().splitlines()) if metrics.exists() else 0
+        process = toy.start(toy.train, tmp_path / "run")
         give_up = time.monotonic() + 60
-        while process.poll() is None and time.monotonic() < give_up:  # wait until training proper has begun
+        while process.is_alive() and time.monotonic() < give_up:  # wait until training proper has begun
             if metrics.exists() and len(metrics.read_text().splitlines()) > lines:
                 break
             time.sleep(0.005)
         time.sleep(chance.random() * 0.15)
-        if process.poll() is None and kills < 2:
-            process.send_signal(signal.SIGKILL)
+        if process.is_alive() and kills < 2:
+            process.kill()
             kills += 1
-        if process.wait() == 0:
+        process.join()
+        if process.exitcode == 0:
             break
     assert kills >= 1
     resumed, expected = Run.open(tmp_path / "run").load(), whole.load()
@@ -142,22 +138,6 @@ def test_a_folder_of_another_run_is_refused(whole: Run) -> None:
         Run.open(whole.folder / "state")
     with pytest.raises(ValueError, match="has no trained weights yet"):
         Run.begin(whole.folder.parent / "new", {}, 0).load()
-
-
-def test_two_processes_give_the_gradients_of_one(tmp_path: Path) -> None:
-    for devices in (1, 2):
-        subprocess.run(
-            [sys.executable, "-m", "tests.training.ddp", str(tmp_path / str(devices)), str(devices)],
-            env=ENVIRONMENT,
-            check=True,
-            capture_output=True,
-            cwd=ROOT,
-            timeout=300,
-        )
-    one, two = (load_weights(tmp_path / str(d) / "grads.safetensors") for d in (1, 2))
-    assert len(one) == len(two) > 20
-    for name, value in one.items():
-        assert torch.allclose(two[name], value, atol=1e-6, rtol=1e-5), name
 
 
 def test_stages_move_what_they_may(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from spen.gradients import Exact
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent
 from spen.training import InertEnergyWarning, Run, Stage, TensorSource, clamped, fit, joint, pretrain
-from spen.training.inert import inert
+from spen.training.health import find_inert
 from tests.training import toy
 
 
@@ -123,31 +123,31 @@ def _reals(**valleys: float) -> tuple[spen.SPEN, Tensor, Trajectory]:
 def test_shares_by_value() -> None:
     model, x, trajectory = _reals(local=1.0, prior=4e-4)
     with pytest.warns(InertEnergyWarning):
-        (sentence,) = inert(model, x, trajectory, {})
+        (sentence,) = find_inert(model, x, trajectory, {})
     assert sentence.startswith("the term 'prior' supplies 4e-04 of the gradient")
     assert "scale it by about 1e3," in sentence
     model, x, trajectory = _reals(local=1.0, prior=2e-3)
-    assert inert(model, x, trajectory, {}) == []
+    assert find_inert(model, x, trajectory, {}) == []
 
 
 def test_a_gradient_of_zero_has_a_sentence_of_its_own() -> None:
     model, x, trajectory = _reals(local=1.0, prior=0.0)
     with pytest.warns(InertEnergyWarning):
-        assert inert(model, x, trajectory, {"prior": 0.0}) == [
+        assert find_inert(model, x, trajectory, {"prior": 0.0}) == [
             "the term 'prior' supplies nothing of the gradient of the energy in y after the first epoch, neither at "
             "the prediction nor beside it: raise its first weights (see docs/training.md)"
         ]
-    assert inert(model, x, trajectory, {"prior": 1.0}) == []  # silent on this batch only
+    assert find_inert(model, x, trajectory, {"prior": 1.0}) == []  # silent on this batch only
 
 
 def test_a_term_that_fell_is_not_called_inert() -> None:
     model, x, trajectory = _reals(local=1.0, prior=1e-6)
-    assert inert(model, x, trajectory, {"prior": 0.5}) == []
+    assert find_inert(model, x, trajectory, {"prior": 0.5}) == []
 
 
 def test_rates_of_nothing_are_reported_by_value() -> None:
     model, x, _ = _reals(local=1.0)
     model.minimizer.rule = GradientDescent(1, 1e-5)
     with pytest.warns(InertEnergyWarning, match=r"y_T differs from y_0 by 2e-05 of its size"):
-        (sentence,) = inert(model, x, model(x), {})
+        (sentence,) = find_inert(model, x, model(x), {})
     assert sentence.startswith("the descent changes nothing: ")

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 import spen
 from spen.objectives import EndToEnd, squared_error
 from spen.training import Run, Stage, TensorSource, clamped, fit, joint
-from spen.training.inputs import LoaderSource, MeanOf, as_source
+from spen.training.sources import LoaderSource, MeanOf, as_source
 from tests.training import toy
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
-import subprocess
-import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,22 +19,18 @@ LINES = [
     r"pretrain  2/2  loss 0\.\d+  dev 0\.\d+( \*)?  \d+\.\d s",
     r"joint  1/1  loss 0\.\d+  dev 0\.\d+ \*  \d+\.\d s",
 ]
-SCRIPT = """
-import sys
-from pathlib import Path
-from tests.training import toy
-from spen.training import fit
-train, dev = toy.build_data()
-first, _, last = toy.build_stages(1)
-fit(toy.build_model(), [first, last], train, dev, toy.MSE(), out=Path(sys.argv[1]), accelerator="cpu")
-"""
 
 
 def _train(out: Path, progress: bool | None, **options: float) -> None:
     train, dev = toy.build_data()
     first, _, last = toy.build_stages(1)
-    stages = [joint(EndToEnd(squared_error), epochs=3, **options)] if options else [first, last]  # type: ignore[arg-type]
+    stages = [joint(EndToEnd(squared_error), epochs=1, **options)] if options else [first, last]  # type: ignore[arg-type]
     fit(toy.build_model(), stages, train, dev, toy.MSE(), out=out, accelerator="cpu", progress=progress)
+
+
+def _train_on_a_terminal(out: Path) -> None:
+    os.environ.update(TERM="xterm", COLUMNS="120")
+    _train(out, None)
 
 
 def test_a_line_an_epoch_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,10 +54,8 @@ def test_no_line_where_progress_is_off(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_lines_stand_above_the_bar_on_a_terminal(tmp_path: Path) -> None:
     end, other = pty.openpty()
-    environment = {**toy.ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    process = subprocess.Popen(command, env=environment, stderr=other, stdout=subprocess.DEVNULL, cwd=toy.ROOT)
-    os.close(other)
+    process = toy.start(_train_on_a_terminal, tmp_path, stderr=os.ttyname(other))
+    threading.Thread(target=lambda: (process.join(), os.close(other))).start()
     shown = b""
     try:
         while part := os.read(end, 4096):
@@ -70,7 +63,7 @@ def test_lines_stand_above_the_bar_on_a_terminal(tmp_path: Path) -> None:
     except OSError:  # the other end is closed
         pass
     os.close(end)
-    assert process.wait() == 0
+    assert process.exitcode == 0
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
     lines = [line.strip() for line in re.split(r"[\r\n]+", text)]
     assert any("Epoch" in line for line in lines)

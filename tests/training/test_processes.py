@@ -1,4 +1,4 @@
-"""Two processes under torchrun, one of which is killed; signals, locks and full disks."""
+"""Two processes, of Lightning and of torchrun, one of which is killed; signals, locks and full disks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from spen.cli import main as command_line
 from spen.storage import load_weights
 from spen.training import Run, Terminated
-from spen.training import checkpoints as checkpoint_files
 from spen.training.module import StageModule
 from spen.training.processes import sizes
-from tests.training import elastic, toy
+from tests.training import ddp, elastic, toy
 
 LIMIT = 400  # seconds, for a busy machine; a run that hangs would take longer
 
@@ -29,18 +32,55 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folders of ``elastic``, after one of its processes was killed at a random update of twelve."""
     out = tmp_path_factory.mktemp("elastic")
     elastic.whole(out / "begun by one", seconds=0.0)
-    at = random.randrange(12)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    done = subprocess.run(
-        [*torchrun, "--monitor-interval=0.2", "-m", "tests.training.elastic", str(out), str(at)],
-        env=toy.ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
+    toy.forkserver()
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=2,
+        max_restarts=1,
+        monitor_interval=0.1,
+        start_method="forkserver",
+        run_id=out.name,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
     )
-    assert done.returncode == 0, (at, done.stderr[-3000:])
-    assert "exitcode: -9" in done.stderr, at
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    at = random.randrange(12)
+    try:
+        elastic_launch(config, elastic.main)(out, at)  # what torchrun calls
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert (out / "attempt 1").exists(), at
     return out
+
+
+@pytest.fixture(scope="module")
+def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of ``ddp`` with devices=1 and devices=2."""
+    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+    ddp.run(one, 1)
+    command = [sys.executable, "-m", "tests.training.ddp", str(two)]
+    done = subprocess.run(
+        command, env=toy.ENVIRONMENT, capture_output=True, text=True, cwd=toy.ROOT, timeout=LIMIT, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "was called before the ``update`` method" not in done.stderr
+    return one, two
+
+
+def test_two_processes_give_the_gradients_of_one(one_and_two: tuple[Path, Path]) -> None:
+    """Through the same Trainer: two processes with half the batch each step with the gradients of the whole batch."""
+    one, two = (load_weights(folder / "gradients.safetensors") for folder in one_and_two)
+    assert len(one) == len(two) > 20
+    for name, value in one.items():
+        assert torch.allclose(two[name], value, atol=1e-6, rtol=1e-5), name
+
+
+def test_several_processes_score_every_example_once(one_and_two: tuple[Path, Path]) -> None:
+    names = ["2-Kept", "2-MSE", "5-Kept", "5-MSE"]
+    one, two = ([Run.open(folder / name).metrics()[0]["dev"] for name in names] for folder in one_and_two)
+    assert two == pytest.approx(one, rel=1e-4)
 
 
 def test_a_killed_worker_changes_no_bit(runs: Path) -> None:
@@ -124,21 +164,27 @@ def test_a_sigterm_waits_for_a_state_that_is_not_written_yet(tmp_path: Path, mon
     assert elastic.whole(tmp_path / "run", state_every=1e9).complete
 
 
+def spen(*arguments: str) -> None:
+    sys.argv = ["spen", *arguments]
+    command_line()
+
+
 def test_the_command_line_ends_with_the_resumable_status(tmp_path: Path) -> None:
-    spen = [sys.executable, "-c", "from spen.cli import main; main()"]
-    small = ("batches=100000", "per_epoch=10", "batch_size=2", "crop=24x32", "width=4", "gradient=exact")
-    train = ["train", "dp-3", "--out", str(tmp_path), "--device", "cpu", *(f"--set={change}" for change in small)]
-    process = subprocess.Popen([*spen, *train], env=toy.ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    data, out, err = tmp_path / "data.npz", tmp_path / "run", tmp_path / "stderr"
+    np.savez(data, x=np.eye(40), y=np.eye(40)[:, :3])
+    endless = ["--set=epochs=100000", "--set=patience=none", "--set=pretrain_epochs=100000"]
+    train = ["train", "labels", "--data", str(data), "--out", str(out), "--device", "cpu", *endless]
+    process = toy.start(spen, *train, stderr=err)
     try:
         give_up = time.monotonic() + LIMIT
-        while not (tmp_path / "lock").exists() and time.monotonic() < give_up and process.poll() is None:
+        while not (out / "lock").exists() and time.monotonic() < give_up and process.is_alive():
             time.sleep(0.05)
-        process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=LIMIT)
+        os.kill(process.pid or 0, signal.SIGTERM)
+        process.join(LIMIT)
     finally:
         process.kill()
-    assert process.returncode == 3, err
-    assert "goes on from there" in err
+    assert process.exitcode == 3, err.read_text()
+    assert "goes on from there" in err.read_text()
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
@@ -166,17 +212,17 @@ def test_a_lock_ends_though_a_child_holds_the_file_open(tmp_path: Path) -> None:
 
 def test_a_full_disk_loses_nothing_that_was_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = elastic.whole(tmp_path / "whole").load()
-    written, save = [], checkpoint_files.save_file
+    states, save = [], safetensors.torch.save_file
 
     def full(tensors: Any, path: Path, **options: Any) -> None:
-        written.append(path)
-        if len(written) == 2:  # the state of the second epoch
+        states.extend([path] if path.name.endswith("stage-0.safetensors") else [])
+        if len(states) == 2:  # the second epoch
             Path(path).write_bytes(b"half of it")
             raise OSError(28, "No space left on device")
         save(tensors, path, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_files, "save_file", full)
+        patch.setattr(safetensors.torch, "save_file", full)
         with pytest.raises(OSError, match="No space left on device"):
             elastic.whole(tmp_path / "run")
     assert not list((tmp_path / "run").rglob("part-*"))

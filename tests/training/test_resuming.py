@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spen.training import Run, Stage, fit, load_weights, module
-from spen.training.timebox import TimeBox
+from spen.training.module import TimeBox
 from tests.training import toy
 
 

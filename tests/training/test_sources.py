@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spen.objectives import EndToEnd, squared_error
-from spen.training import Run, TensorSource, fit, joint
+from spen.training import TensorSource, fit, joint
 from spen.training.sources import own_batches
 from tests.training import toy
-from tests.training.toy import ENVIRONMENT, ROOT
 
 
 def _order(source: TensorSource, epoch: int = 0) -> list[int]:
@@ -70,15 +67,3 @@ def test_a_source_that_says_nothing_repeats_nothing() -> None:
 
     assert own_batches(Plain(), 1, 2) == 3
     assert own_batches(TensorSource(torch.arange(5), torch.arange(5), 2), 1, 2) == 1
-
-
-def test_several_processes_score_every_example_once(tmp_path: Path) -> None:
-    for devices in (1, 2):
-        start = [sys.executable, "-m", "tests.training.ddp_scores", str(tmp_path / str(devices)), str(devices)]
-        done = subprocess.run(start, env=ENVIRONMENT, check=True, capture_output=True, text=True, cwd=ROOT, timeout=300)
-        assert "was called before the ``update`` method" not in done.stderr
-    one, two = (
-        {p.name: Run.open(p).metrics()[0]["dev"] for p in sorted((tmp_path / str(d)).iterdir())} for d in (1, 2)
-    )
-    assert two == pytest.approx(one, rel=1e-4)
-    assert sorted(one) == ["2-Kept", "2-MSE", "5-Kept", "5-MSE"]

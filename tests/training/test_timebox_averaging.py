@@ -14,9 +14,7 @@ from torch import nn
 
 from spen.objectives import EndToEnd, squared_error
 from spen.training import Run, Stage, fit, load_weights, module
-from spen.training.averaging import WeightAverage
-from spen.training.module import StageModule
-from spen.training.timebox import TimeBox
+from spen.training.module import StageModule, TimeBox, WeightAverage
 from tests.training import toy
 
 

@@ -1,10 +1,13 @@
-"""A small training job, as a module to import and as a script to kill: python -m tests.training.toy OUT [options]."""
+"""A small training job, and processes of their own for what is killed, terminated or shown on a terminal."""
 
 from __future__ import annotations
 
-import argparse
+import multiprocessing
 import os
+from collections.abc import Callable
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,10 +89,21 @@ def train(out: Path, *, epochs: int = 6, seconds: float | None = None, seed: int
     )
 
 
-if __name__ == "__main__":
+def forkserver() -> ForkServerContext:
+    """Processes forked from one that has imported this module: Python, torch and Lightning are loaded once for all."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "tests.training.elastic"])
+    return context
+
+
+def start(function: Callable[..., Any], *arguments: Any, stderr: Path | str = os.devnull) -> ForkServerProcess:
+    """Call a function in a process of its own, with one thread and with its stderr in a file or a terminal."""
+    process = forkserver().Process(target=_call, args=(function, arguments, str(stderr)))
+    process.start()
+    return process
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...], stderr: str) -> None:
     torch.set_num_threads(1)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--epochs", type=int, default=6)
-    arguments = parser.parse_args()
-    train(arguments.out, epochs=arguments.epochs)
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT), 2)
+    function(*arguments)

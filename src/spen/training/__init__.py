@@ -1,10 +1,9 @@
 """Training: stages, run folders, checkpoints, on Lightning."""
 
-from spen.training.checkpoints import load_weights, save_weights
+from spen.storage import load_weights, save_weights
 from spen.training.denormals import flushed_denormals
 from spen.training.fit import fit
-from spen.training.health import DeadEnergyWarning, NonFinite
-from spen.training.inert import InertEnergyWarning
+from spen.training.health import DeadEnergyWarning, InertEnergyWarning, NonFinite
 from spen.training.processes import Terminated
 from spen.training.run import Run
 from spen.training.sources import Source, TensorSource

@@ -1,9 +1,8 @@
-"""Weights and training state in safetensors: tensors as tensors, the rest as JSON in the header. Never a pickle."""
+"""The state of training in safetensors: tensors as tensors, everything else as JSON in the header. Never a pickle."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,39 +10,13 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import CheckpointIO
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from spen.storage import load_weights, replacing, save_weights
-
-__all__ = ["SafeCheckpointIO", "load_tree", "load_weights", "save_tree", "save_weights"]
-
-
-def save_tree(tree: Any, path: Path) -> None:
-    """Write nested dicts, lists, numbers, strings and tensors; the old file stays until the new one is whole."""
-    tensors: dict[str, Tensor] = {}
-    skeleton = _skeleton(tree, tensors, "")
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"tree": json.dumps(skeleton)})
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-
-
-def load_tree(path: Path) -> Any:
-    """What ``save_tree`` wrote."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if "tree" not in metadata:
-                raise ValueError(f"{path} is not a checkpoint of spen: it has no tree in its header")
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
-    return _fleshed(json.loads(metadata["tree"]), tensors)
+from spen.storage import save_weights
 
 
 class SafeCheckpointIO(CheckpointIO):
-    """Lightning's checkpoints through ``save_tree``."""
+    """Lightning's checkpoints in safetensors files."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         save_tree(checkpoint, Path(path))
@@ -55,17 +28,39 @@ class SafeCheckpointIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-def _skeleton(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
+def save_tree(tree: Any, path: Path) -> None:
+    """Write nested dicts, lists, numbers, strings and tensors; the old file stays until the new one is complete."""
+    tensors: dict[str, Tensor] = {}
+    structure = _to_json(tree, tensors, "")
+    save_weights(tensors, path, metadata={"tree": json.dumps(structure)})
+
+
+def load_tree(path: Path) -> Any:
+    """The tree that ``save_tree`` wrote."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a checkpoint: {error}") from None
+    if "tree" not in metadata:
+        raise ValueError(f"{path} is not a checkpoint of spen: it has no tree in its header")
+    return json.loads(metadata["tree"], object_hook=lambda node: _from_json(node, tensors))
+
+
+def _to_json(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
     if isinstance(value, Tensor):
         key = where or "value"
-        tensors[key] = value.detach().cpu().contiguous().clone()
+        tensors[key] = value
         return {"~": "tensor", "key": key}
     if isinstance(value, Mapping):
-        items = [[_key(k), _skeleton(v, tensors, f"{where}/{k}")] for k, v in value.items()]
-        return {"~": "dict", "items": items}
+        for key in value:
+            if not isinstance(key, str | int):
+                raise TypeError(f"a checkpoint's dict keys are strings or integers, not {type(key).__name__}")
+        return {"~": "dict", "items": [[k, _to_json(v, tensors, f"{where}/{k}")] for k, v in value.items()]}
     if isinstance(value, list | tuple):
-        parts = [_skeleton(v, tensors, f"{where}/{i}") for i, v in enumerate(value)]
-        return {"~": "tuple" if isinstance(value, tuple) else "list", "items": parts}
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {"~": kind, "items": [_to_json(v, tensors, f"{where}/{i}") for i, v in enumerate(value)]}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, torch.dtype | torch.device | Path):
@@ -73,19 +68,7 @@ def _skeleton(value: Any, tensors: dict[str, Tensor], where: str) -> Any:
     raise TypeError(f"a checkpoint cannot hold {type(value).__name__} (at {where or 'its root'})")
 
 
-def _key(key: Any) -> Any:
-    if not isinstance(key, str | int):
-        raise TypeError(f"a checkpoint's dict keys are strings or integers, not {type(key).__name__}")
-    return key
-
-
-def _fleshed(skeleton: Any, tensors: dict[str, Tensor]) -> Any:
-    if not isinstance(skeleton, dict):
-        return skeleton
-    kind = skeleton["~"]
-    if kind == "tensor":
-        return tensors[skeleton["key"]]
-    if kind == "dict":
-        return {k: _fleshed(v, tensors) for k, v in skeleton["items"]}
-    parts = [_fleshed(v, tensors) for v in skeleton["items"]]
-    return tuple(parts) if kind == "tuple" else parts
+def _from_json(node: dict[str, Any], tensors: dict[str, Tensor]) -> Any:
+    if node["~"] == "tensor":
+        return tensors[node["key"]]
+    return {"dict": dict, "list": list, "tuple": tuple}[node["~"]](node["items"])

@@ -1,4 +1,4 @@
-"""The processes of a run: how many, which one this is, and what a SIGTERM does."""
+"""The processes of a run: their number, the rank of this one, and SIGTERM."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ import torch
 import torch.distributed as dist
 from pytorch_lightning.utilities.rank_zero import rank_zero_only
 
-RESUMABLE = 3
-"""The exit status of a run that the same command goes on with."""
-
 
 class Terminated(SystemExit):
-    """A SIGTERM has ended the run: its state is written, and the same call goes on from there. Exit status 3."""
+    """A SIGTERM has ended the run. Its state is written, and the same call resumes it. Exit status 3."""
 
     def __init__(self) -> None:
-        super().__init__(RESUMABLE)
+        super().__init__(3)
 
 
 def is_main_process() -> bool:
-    """Whether this process writes the folder of the run, also before the processes know each other."""
+    """Whether this process writes the run folder. Known before the process group is initialised."""
     return not getattr(rank_zero_only, "rank", 0)
 
 
 def sizes(devices: int, nodes: int) -> tuple[int, int]:
-    """(devices of a node, nodes): those of torchrun, if it has started this process, else as asked for."""
+    """(devices of a node, nodes): those of torchrun if it has started this process, else the arguments."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return devices, nodes
     local, world = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
@@ -42,13 +39,13 @@ def sizes(devices: int, nodes: int) -> tuple[int, int]:
 
 
 def join_again(accelerator: str) -> None:
-    """Join the others after a restart by torchrun on one machine, with keys of this attempt.
+    """Initialise the process group after a restart by torchrun on one machine, with new keys in its store.
 
-    torchrun's store keeps the addresses of the processes that are gone, and who comes first would connect to these.
+    The store still holds the addresses of the processes that ended, and the first process would connect to these.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
-    if attempt == "0" or not alone or dist.is_initialized():
+    one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+    if attempt == "0" or not one_machine or dist.is_initialized():
         return
     store, rank, world = next(dist.rendezvous("env://"))
     gpu = accelerator in ("auto", "gpu", "cuda") and torch.cuda.is_available()
@@ -57,14 +54,14 @@ def join_again(accelerator: str) -> None:
 
 
 class Termination:
-    """Whether a SIGTERM has come, which a scheduler sends before it ends a job."""
+    """Whether a SIGTERM has arrived, which a scheduler sends before it ends a job."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Take note of a SIGTERM within; afterwards it does what it did before."""
+        """Note a SIGTERM within the block; afterwards the handler from before is restored."""
         before = signal.getsignal(signal.SIGTERM)
         self.watch()
         try:
@@ -74,12 +71,12 @@ class Termination:
                 signal.signal(signal.SIGTERM, before)
 
     def watch(self) -> None:
-        """Take note from here on. Lightning's own handler broadcasts, which a handler cannot do safely."""
+        """Install the handler again. Lightning installs its own, which broadcasts: unsafe in a handler."""
         if _handles_signals():
             signal.signal(signal.SIGTERM, self._note)
 
     def _note(self, number: int, frame: object) -> None:
-        self.asked = True
+        self.requested = True
 
 
 def _handles_signals() -> bool:

@@ -1,13 +1,16 @@
-"""Where batches come from: a pure function of (seed, epoch), so that a resumed run sees what it would have seen."""
+"""Batches as a function of (seed, epoch) alone, so that a resumed run sees the same ones; and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, DistributedSampler
+from torchmetrics import Metric
 
 from spen.tensors import select, tensors_of
 
@@ -15,20 +18,20 @@ from spen.tensors import select, tensors_of
 class Source(Protocol):
     """Batches (x, target) of one epoch, for one of ``world`` processes. The same arguments give the same batches.
 
-    Every process gets as many, so the last ones may repeat others. A source that has a method ``own(rank, world)``
-    says how many do not: the rest are not scored. One that has a method ``fingerprint()``, or an attribute ``name``,
-    says by what it returns which data it gives: a run folder is refused to other data.
+    Every process gets the same number, so the last ones may repeat others. If a source has a method
+    ``own(rank, world)``, it returns how many batches are not repeats, and only these are scored. A method
+    ``fingerprint()`` or an attribute ``name`` identifies the data: ``fit`` refuses a run folder of other data.
     """
 
     def batches(self, epoch: int, rank: int, world: int) -> Iterator[tuple[Any, Any]]: ...
 
     def count(self, world: int) -> int:
-        """How many batches each process gets in an epoch."""
+        """The number of batches that each process gets in an epoch."""
         ...
 
 
 def own_batches(source: Source, rank: int, world: int) -> int:
-    """How many batches of a process, from its first on, are no repeats of others."""
+    """The number of batches of a process, from the first on, that are not repeats of others."""
     own = getattr(source, "own", None)
     return source.count(world) if own is None else own(rank, world)
 
@@ -37,8 +40,8 @@ class TensorSource:
     """Examples held in memory as trees of batch-first tensors.
 
     ``shuffle`` draws a new order each epoch, from ``seed`` or, if none is given, from that of the run. A last batch
-    that cannot be shared equally is dropped only if ``drop_last``. With several processes each takes its share of every
-    batch of ``batch_size · world`` examples.
+    that cannot be divided equally is dropped only if ``drop_last``. With several processes each takes its share of
+    every batch of ``batch_size · world`` examples.
     """
 
     def __init__(
@@ -61,24 +64,23 @@ class TensorSource:
         (self.size,) = sizes
 
     def seeded(self, seed: int) -> TensorSource:
-        """This source with the seed of a run, unless it was given one of its own."""
-        if self.seed is not None:
-            return self
+        """This source with the seed of a run, unless it has its own."""
         other = copy(self)
-        other.seed = seed
+        other.seed = seed if self.seed is None else self.seed
         return other
 
     def fingerprint(self) -> dict[str, Any]:
-        """A checksum of the examples, and how they are shared out."""
-        own = {name: getattr(self, name) for name in ("batch_size", "shuffle", "drop_last", "seed")}
-        return {"x": self.x, "target": self.target, **own}
+        """The examples and how they are batched."""
+        return {name: getattr(self, name) for name in ("x", "target", "batch_size", "shuffle", "drop_last", "seed")}
 
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
-        order = self._order(epoch)
-        stride = self.batch_size * world
+        generator = torch.Generator().manual_seed(stream(self.seed or 0, epoch))
+        order = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)
+        own = self.own(rank, world)
         for k in range(self.count(world)):
-            rows = order[k * stride + rank * self.batch_size : k * stride + (rank + 1) * self.batch_size]
-            if k >= self.own(rank, world):  # too few to share: every process must still take part in the step
+            first = (k * world + rank) * self.batch_size
+            rows = order[first : first + self.batch_size]
+            if k >= own:  # every process must take part in the step: repeat the last examples
                 rows = order[-self.batch_size :]
             yield select(self.x, rows), select(self.target, rows)
 
@@ -87,13 +89,114 @@ class TensorSource:
         return self.size // stride if self.drop_last else -(-self.size // stride)
 
     def own(self, rank: int, world: int) -> int:
-        """How many of its batches are no repeats."""
+        """The number of batches that are not repeats."""
         return min(self.count(world), len(range(rank, -(-self.size // self.batch_size), world)))
 
-    def _order(self, epoch: int) -> Tensor:
-        if not self.shuffle:
-            return torch.arange(self.size)
-        return torch.randperm(self.size, generator=torch.Generator().manual_seed(stream(self.seed or 0, epoch)))
+
+class LoaderSource:
+    """The batches (x, target) of a ``DataLoader``, with its workers, sampler and augmentation.
+
+    The generators of the loader and of its sampler are seeded for each epoch, so a resumed run sees the same batches.
+    With several processes each takes every n-th batch, and the last may repeat; a loader with a ``DistributedSampler``
+    divides them itself.
+    """
+
+    def __init__(self, loader: DataLoader[Any], seed: int) -> None:
+        try:
+            self.size = len(loader)
+        except TypeError:
+            raise TypeError("a DataLoader of an IterableDataset has no length: give a source of your own") from None
+        self.loader, self.seed = loader, seed
+        self.divides = isinstance(loader.sampler, DistributedSampler)
+
+    def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
+        generator = torch.Generator().manual_seed(stream(self.seed, epoch))
+        parts: tuple[Any, ...] = (self.loader, self.loader.sampler, self.loader.batch_sampler)
+        for part in parts:
+            if hasattr(part, "generator"):
+                part.generator = generator
+            if hasattr(part, "set_epoch"):
+                part.set_epoch(epoch)
+        first, every = (0, 1) if self.divides else (rank, world)
+        last = None
+        for batch in islice(self.loader, first, None, every):
+            last = _pair(batch)
+            yield last
+        if self.own(rank, world) < self.count(world):  # every process takes part in each step
+            yield last if last is not None else _pair(next(iter(self.loader)))
+
+    def count(self, world: int = 1) -> int:
+        return self.size if self.divides else -(-self.size // world)
+
+    def own(self, rank: int, world: int) -> int:
+        """The number of batches that are not repeats."""
+        return self.size if self.divides else len(range(rank, self.size, world))
+
+    def fingerprint(self) -> dict[str, Any]:
+        """The class and length of the dataset, the batch size and the sampler."""
+        dataset: Any = self.loader.dataset
+        return {
+            "dataset": type(dataset),
+            "examples": len(dataset),
+            "batch_size": self.loader.batch_size,
+            "sampler": type(self.loader.sampler),
+            "seed": self.seed,
+        }
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    if not isinstance(batch, tuple | list) or len(batch) != 2:
+        found = f"{len(batch)} things" if isinstance(batch, tuple | list) else type(batch).__name__
+        raise ValueError(f"a DataLoader for fit must give pairs (x, target), not {found}")
+    return batch[0], batch[1]
+
+
+def as_source(data: Any, seed: int, *, shuffle: bool, batch_size: int = 32) -> Source:
+    """A source from a source, a ``DataLoader`` or a pair (x, target); ``seed`` orders data without its own seed."""
+    if isinstance(data, TensorSource):
+        return data.seeded(seed) if shuffle else data
+    if isinstance(data, DataLoader):
+        return LoaderSource(data, seed)
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return TensorSource(data[0], data[1], batch_size, shuffle=shuffle, seed=seed)
+    if callable(getattr(data, "batches", None)) and callable(getattr(data, "count", None)):
+        return data  # type: ignore[no-any-return]
+    raise TypeError(
+        "data must be a TensorSource, a DataLoader, a pair of tensors (x, target) or an object with batches(epoch, "
+        f"rank, world) and count(world), not {type(data).__name__}"
+    )
+
+
+class MeanOf(Metric):
+    """The mean over all examples of ``function(y, target)``, which returns one number per example or their mean."""
+
+    total: Tensor
+    count: Tensor
+
+    def __init__(self, function: Callable[[Tensor, Any], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, y: Tensor, target: Any) -> None:
+        value = torch.as_tensor(self.function(y, target), device=self.total.device).double()
+        self.total += value.sum() * (len(y) if value.dim() == 0 else 1)
+        self.count += len(y)
+
+    def compute(self) -> Tensor:
+        return self.total / self.count
+
+
+def as_metric(metric: Any, higher_is_better: bool | None) -> tuple[Metric, bool]:
+    """(the metric, whether higher is better), from a torchmetrics metric or a function (y, target)."""
+    if isinstance(metric, type) or not callable(metric):
+        raise TypeError(f"metric must be a torchmetrics Metric or a function of (y, target), not {metric!r}")
+    higher = getattr(metric, "higher_is_better", None) if higher_is_better is None else higher_is_better
+    if higher is None:
+        name = getattr(metric, "__name__", type(metric).__name__)
+        raise ValueError(f"{name} does not say whether higher is better: give fit higher_is_better=True or False")
+    return (metric if isinstance(metric, Metric) else MeanOf(metric)), bool(higher)
 
 
 def stream(*numbers: int) -> int:
