@@ -1,87 +1,39 @@
-"""The house: the core imports nothing above it, and importing spen is cheap."""
+"""Importing spen is cheap, and the core runs on torch alone."""
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import spen
+from tests.test_import_graph import CORE, MODULES, package_of
 
-SOURCE = Path(spen.__file__).parent
-CORE = ["energies", "domains", "descent", "gradients", "objectives", "rounding", "testing"]
-CORE_FILES = ["protocols.py", "model.py", "minimizer.py", "bundle_entropy.py", "builders.py", "pretrained.py"]
-CORE_FILES += ["hub.py", "storage.py"]
-CORE_FILES += ["rules.py", "derivatives.py", "tensors.py", "parameters.py", "_repr.py"]
-ABOVE = ("spen.tasks", "spen.cli", "spen.viewer", "spen.training", "spen.export")
-ABOVE += ("pytorch_lightning", "typer", "rich", "gradio", "onnx")
+LAZY = list(spen._MODULES)
 
 
-def _core_modules() -> list[Path]:
-    return [*(p for d in CORE for p in (SOURCE / d).rglob("*.py")), *(SOURCE / f for f in CORE_FILES)]
-
-
-@pytest.mark.parametrize("path", _core_modules(), ids=lambda p: str(p.relative_to(SOURCE)))
-def test_the_core_imports_nothing_above_it(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            names = [node.module or ""]
-        for name in names:
-            assert not name.startswith(ABOVE), f"{path.name} imports {name}"
-
-
-def test_the_core_runs_on_torch_alone() -> None:
-    """Importing every core module brings in no package beyond torch's own needs."""
-    modules = [
-        "spen." + ".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
-        for p in _core_modules()
-    ]
-    code = "import importlib, sys\n"
-    code += "".join(f"importlib.import_module({m!r})\n" for m in modules)
+def test_modules_are_imported_at_their_first_use_and_the_core_needs_torch_alone() -> None:
+    """In a fresh process: `import spen` imports no torch, and the core no package that torch does not need."""
+    core = [module for module in MODULES if package_of(module) in CORE]
     others = ("scipy", "sklearn", "skimage", "pytorch_lightning", "matplotlib", "huggingface_hub")
-    code += f"print([m for m in {others} if m in sys.modules])"
+    code = f"""
+import importlib, sys
+import spen
+print(*(m for m in sys.modules if m == "torch" or m.startswith("spen.")))
+for module in {core}:
+    importlib.import_module(module)
+print([m for m in {others} if m in sys.modules])
+print(*(getattr(spen, name).__name__ for name in {LAZY}))
+print(spen.objectives.EndToEnd.__name__, spen.domains.Simplex().__class__.__name__, spen.__version__)
+"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
-
-
-def test_importing_spen_does_not_import_torch() -> None:
-    code = "import spen, sys; print('torch' in sys.modules, spen.__version__)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == ["False", spen.__version__]
-
-
-MODULES = [
-    "derivatives",
-    "domains",
-    "energies",
-    "gradients",
-    "objectives",
-    "rounding",
-    "rules",
-    "tasks",
-    "testing",
-    "training",
-]
-
-
-def test_modules_are_reached_through_the_package_and_imported_at_their_first_use() -> None:
-    """In a fresh process: `import spen` by itself imports none of them."""
-    code = "import spen, sys; print(*(m for m in sys.modules if m.startswith('spen.')))\n"
-    code += f"print(*(getattr(spen, name).__name__ for name in {MODULES}))\n"
-    code += "print(spen.objectives.EndToEnd.__name__, spen.domains.Simplex().__class__.__name__)"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    before, names, used = result.stdout.split("\n")[:3]
-    assert not set(before.split()) & {f"spen.{name}" for name in MODULES}
-    assert names.split() == [f"spen.{name}" for name in MODULES]
-    assert used == "EndToEnd Simplex"
-    assert set(MODULES) <= set(dir(spen))
+    at_once, beyond_torch, names, used = result.stdout.splitlines()
+    assert not set(at_once.split()) & {"torch", *(f"spen.{name}" for name in LAZY)}
+    assert beyond_torch == "[]"
+    assert names.split() == [f"spen.{name}" for name in LAZY]
+    assert used == f"EndToEnd Simplex {spen.__version__}"
+    assert set(LAZY) <= set(dir(spen))
 
 
 def test_public_names_resolve() -> None:

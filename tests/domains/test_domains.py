@@ -155,7 +155,7 @@ def test_the_minimum_over_a_box_is_the_clipped_one(low: float | Tensor) -> None:
     centre = torch.tensor([[-4.0, -1.0, 1.0, 9.0]], dtype=torch.float64)
     energy = Quadratic(torch.eye(4, dtype=torch.float64))
     for update in BOX_UPDATES:
-        minimizer = spen.Minimizer(Box(update, low=low, high=2.0), GradientDescent(4000, 0.5)).double()
+        minimizer = spen.Minimizer(Box(update, low=low, high=2.0), GradientDescent(1100, 1.8)).double()
         y = minimizer(energy, centre, torch.zeros_like(centre)).output
         assert torch.allclose(y, centre.clamp(-1.5, 2.0), atol=2e-2), update
 

@@ -122,9 +122,9 @@ def test_rates_above_the_limit_oscillate_and_below_arrive(domain: Domain) -> Non
     energy, x = EntropySmoothed(inner, 0.5, over=over), torch.rand(2, 3)
     limit = None
     for share in (0.5, 0.9, 1.2):
-        rate = 0.05 if limit is None else share * limit
+        rate = 0.1 if limit is None else share * limit
         model = spen.SPEN(
-            energy=energy, init=nn.Identity(), minimizer=spen.Minimizer(domain, GradientDescent(3000, rate))
+            energy=energy, init=nn.Identity(), minimizer=spen.Minimizer(domain, GradientDescent(300, rate))
         )
         if limit is None:
             limit = measure(model, x, iterations=60).limit
@@ -149,7 +149,7 @@ def test_rates_are_lowered_to_the_limit() -> None:
 @pytest.mark.parametrize(("rate", "arrives"), [(3.5, True), (4.0, False)])
 def test_dampening_raises_the_limit(rate: float, arrives: bool) -> None:
     """λ = 10, β = d = 0.9: 2(1 + 0.9)/(0.1 · 10) = 3.8."""
-    model = bowl(Momentum(600, rate, decay=0.9, dampening=0.9), 10 * torch.eye(3))
+    model = bowl(Momentum(300, rate, decay=0.9, dampening=0.9), 10 * torch.eye(3))
     assert measure(model, X).limit == pytest.approx(3.8)
     outputs = model.minimizer(model.energy, X, X + 1).outputs
     assert (float((outputs[-1] - outputs[-2]).abs().max()) < 1e-3) == arrives
