@@ -89,8 +89,7 @@ def _rates(model: SPEN) -> Positive:
 
 def _coordinates(domain: Domain, y: Tensor) -> Tensor:
     """z with output(z) = y: y itself, or its logarithms where a softmax or sigmoid leads to y."""
-    update = getattr(domain, "update", "projected")
-    if update == "projected" or not hasattr(domain, "update"):
+    if getattr(domain, "update", "projected") == "projected":
         return y
     tiny = torch.finfo(y.dtype).tiny ** 0.5
     if hasattr(domain, "dim"):
@@ -102,12 +101,6 @@ def _coordinates(domain: Domain, y: Tensor) -> Tensor:
 
 def _applied(potential: Potential, domain: Domain, z: Tensor, v: Tensor) -> Tensor:
     """The derivative along v of the gradient that the descent follows."""
-    with torch.enable_grad():
-        # J v by two backward passes: the derivative of ⟨u, J v⟩ with respect to u.
-        leaf, u = z.detach().requires_grad_(), torch.ones_like(z).requires_grad_()
-        y = domain.output(leaf)
-        (pulled,) = torch.autograd.grad(y, leaf, u, create_graph=True)
-        (along,) = torch.autograd.grad(pulled, u, v)
-    point, direction = (z, v) if domain.through else (y.detach(), along)
+    point, direction = (z, v) if domain.through else torch.autograd.functional.jvp(domain.output, z, v)
     product, _ = exact_product(potential, point, direction)
     return torch.zeros_like(z) if product is None else product.detach()

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from spen.arguments import require
 from spen.descent.data_parallel import is_replica
 from spen.descent.loop import Descend, Iterates
-from spen.descent.potential import Potential, check_features, identity, outside_inference_mode
+from spen.descent.potential import Potential, check_features, identity
 from spen.descent.trajectory import Trajectory
 from spen.gradients.auto import Auto
 from spen.gradients.sharded import gathered
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 from spen.rules import Extended
+from spen.tensors import tree_map
 
 
 def _not_traced(method: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
@@ -87,9 +88,11 @@ class Minimizer(nn.Module):
         if torch.is_autocast_enabled(start.device.type) and start.dtype.itemsize < 4:
             start = start.float()  # autocast lowers the energy's products; y would lose its small steps
         descend = functools.partial(self._descend, self._rule(steps))
-        if torch.is_inference_mode_enabled():
-            return outside_inference_mode(descend, energy, features, start)
-        return descend(energy, features, start)
+        if not torch.is_inference_mode_enabled():
+            return descend(energy, features, start)
+        # Inference tensors cannot enter autograd, and a descent needs dE/dy: it works on ordinary copies.
+        with torch.inference_mode(False), torch.no_grad():
+            return descend(energy, tree_map(torch.clone, features), start.clone())
 
     def _rule(self, steps: int | None) -> StepRule:
         if steps is None or steps == self.rule.steps:
@@ -110,7 +113,7 @@ class Minimizer(nn.Module):
             potential = Potential.of(energy, features, self.domain.output if self.domain.through else identity)
             path = self._run(descend, potential, start)
         last = potential.at(rule.energy_step(rule.steps - 1))
-        return Trajectory.of(path, self.domain, rule.steps, last, start, gradients=self.keep_gradients)
+        return Trajectory(path, self.domain, rule.steps, last, start, gradients=self.keep_gradients)
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())

@@ -32,10 +32,9 @@ from spen.energies import (
 )
 from spen.energies.compose import terms_of
 from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference
-from spen.objectives import EndToEnd, squared_error
-from spen.objectives.coordinates import InCoordinates, coordinates_of
+from spen.objectives import EndToEnd, LossAugmented, squared_error
+from spen.objectives.coordinates import Coordinates, InCoordinates
 from spen.objectives.deep_value import Misfit
-from spen.objectives.structured_hinge import LossAugmented
 from spen.parameters import Positive
 from spen.protocols import GradientStrategy
 from spen.rules import GradientDescent
@@ -202,7 +201,7 @@ class Whole(Energy):
         (Linear() + EntropySmoothed(Whole()), "Whole", ()),
         (LossAugmented(Whole(), lambda y, target: y.sum(1)), "Whole", ()),
         (Misfit(Whole(), lambda y, target: y.sum(1), "squared"), "Whole", ()),
-        (InCoordinates(Whole(), coordinates_of(Reals())), "Whole", ()),
+        (InCoordinates(Whole(), Coordinates(Reals())), "Whole", ()),
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -225,7 +225,7 @@ def _trajectory(model: spen.SPEN, x: Tensor, masked: bool) -> spen.Trajectory:
     potential, start = Potential.of(model.energy, features, view), model.init(features)
     with torch.no_grad():
         path = descend(potential.detached(), start)
-        return spen.Trajectory.of(path, minimizer.domain, minimizer.rule.steps, potential, start, gradients=True)
+        return spen.Trajectory(path, minimizer.domain, minimizer.rule.steps, potential, start, gradients=True)
 
 
 def test_a_program_is_for_points_of_one_shape_and_type() -> None:

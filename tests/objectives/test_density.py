@@ -26,7 +26,7 @@ from spen.objectives import (
     StructuredHinge,
     squared_error,
 )
-from spen.objectives.coordinates import InCoordinates, coordinates_of
+from spen.objectives.coordinates import Coordinates, InCoordinates
 from spen.protocols import Domain, Objective
 from spen.rules import GradientDescent
 
@@ -68,7 +68,7 @@ def model(energy: Energy, domain: Domain | None = None) -> spen.SPEN:
 
 
 def draw(sampler: Sampler, energy: Energy, domain: Domain, features: Tensor) -> Tensor:
-    space = coordinates_of(domain)
+    space = Coordinates(domain)
     potential = Potential.of(InCoordinates(energy, space), features, identity)
     return space.output(sampler.run(potential, torch.zeros_like(features)))
 
@@ -159,10 +159,11 @@ def test_every_knob_of_contrastive_divergence_turns() -> None:
     assert plain != value(sampler=Hamiltonian())
     assert plain != value(truth=lambda t: 1 - t)
     torch.manual_seed(1)
-    space = coordinates_of(net.minimizer.domain)
+    space = Coordinates(net.minimizer.domain)
     objective = ContrastiveDivergence()
     truth = space.enter(data, 0.05)
-    negative = space.output(objective.samples(net, features, truth))
+    potential = Potential.of(InCoordinates(net.energy, space), features).detached()
+    negative = space.output(objective.sampler.run(potential, truth))
     low, high = net.energy(space.output(truth), features), net.energy(negative, features)
     assert plain == pytest.approx(float((low - high).mean()))
     penalised = plain + 0.1 * float((low.square() + high.square()).mean())
@@ -232,14 +233,14 @@ def test_denoising_score_matching_by_value() -> None:
 def test_coordinates_follow_the_bounds_of_a_box_and_the_dimension_of_a_simplex() -> None:
     y, z = torch.rand(4, 3, 2, dtype=torch.float64), torch.randn(4, 3, 2, dtype=torch.float64)
     unit, other = (
-        coordinates_of(Box("projected")),
-        coordinates_of(Box("projected", low=-1.0, high=torch.tensor([2.0, 3.0]).double())),
+        Coordinates(Box("projected")),
+        Coordinates(Box("projected", low=-1.0, high=torch.tensor([2.0, 3.0]).double())),
     )
     width = torch.tensor([3.0, 4.0], dtype=torch.float64)
     torch.testing.assert_close(other.enter(width * y - 1, 0.1), unit.enter(y, 0.1))
     torch.testing.assert_close(other.output(z), width * unit.output(z) - 1)
     torch.testing.assert_close(other.log_volume(z), unit.log_volume(z))  # up to a constant
-    last, first = coordinates_of(Simplex()), coordinates_of(Simplex(dim=1))
+    last, first = Coordinates(Simplex()), Coordinates(Simplex(dim=1))
     point = torch.softmax(z, 1)
     torch.testing.assert_close(first.enter(point, 0.1).mT, last.enter(point.mT, 0.1))
     torch.testing.assert_close(first.output(z).mT, last.output(z.mT))
@@ -251,7 +252,7 @@ def test_scores_over_bounded_domains(domain: Domain) -> None:
     """In coordinates, the slope is that of U = E − log|dy/dz|, here against differences of the log-density of z."""
     truth = torch.softmax(torch.randn(4, 3, dtype=torch.float64), -1)
     features = torch.randn(4, 3, dtype=torch.float64)
-    space = coordinates_of(domain)
+    space = Coordinates(domain)
     z = space.enter(truth, 0.1)
     pulled = torch.lerp(truth, torch.full_like(truth, 0.5 if isinstance(domain, Box) else 1 / 3), 0.1)
     assert torch.allclose(space.output(z), pulled)
@@ -308,4 +309,4 @@ def test_misuse_of_the_scores_is_named() -> None:
     with pytest.raises(ValueError, match="margin must lie"):
         ScoreMatching(margin=-0.1)
     with pytest.raises(ValueError, match="has no free coordinates"):
-        coordinates_of(nn.Identity())  # type: ignore[arg-type]
+        Coordinates(nn.Identity())  # type: ignore[arg-type]

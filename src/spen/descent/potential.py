@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from spen.tensors import CONSTANTS, flatten, select, tensors_of, tree_map, twice
 
 ScoreFunction = Callable[..., Tensor]  # (y, features), and the step for energies that know it
 Inspect = Callable[["Potential", Tensor, Tensor], None]  # potential, energies with their graph, point
-Result = TypeVar("Result")
 
 
 class Stepped(NamedTuple):
@@ -153,14 +152,6 @@ def check_features(features: Any, batch: int) -> None:
                 f"the features hold a {type(leaf).__name__}, which no gradient would reach: F may return tensors and "
                 "numbers, in tuples, lists, dicts, named tuples and dataclasses"
             )
-
-
-def outside_inference_mode(
-    minimise: Callable[[nn.Module, Any, Tensor], Result], energy: nn.Module, features: Any, start: Tensor
-) -> Result:
-    """Inference tensors cannot enter autograd, and a minimiser needs dE/dy: it works on ordinary copies."""
-    with torch.inference_mode(False), torch.no_grad():
-        return minimise(energy, tree_map(torch.clone, features), start.clone())
 
 
 def input_gradient(energies: Tensor, point: Tensor, *, create_graph: bool) -> Tensor:

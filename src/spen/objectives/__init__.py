@@ -2,13 +2,11 @@
 
 from spen.objectives.contrastive import ContrastiveDivergence, Hamiltonian, Langevin, Sampler
 from spen.objectives.deep_value import DeepValue
-from spen.objectives.direct_loss import DirectLoss
 from spen.objectives.end_to_end import EndToEnd
 from spen.objectives.feedforward import Feedforward
-from spen.objectives.inference_network import InferenceNetwork
 from spen.objectives.losses import binary_log_loss, log_loss, squared_error
+from spen.objectives.margins import DirectLoss, InferenceNetwork, LossAugmented, StructuredHinge
 from spen.objectives.score_matching import DenoisingScoreMatching, ScoreMatching
-from spen.objectives.structured_hinge import LossAugmented, StructuredHinge
 from spen.protocols import Objective
 
 __all__ = [

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from spen._repr import as_called
 from spen.arguments import require
-from spen.descent.potential import Potential, identity
+from spen.descent.potential import Potential
 from spen.model import SPEN
-from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.objectives.targets import point_of, require_truth, type_of
+from spen.objectives.coordinates import in_coordinates
+from spen.objectives.targets import require_truth
 from spen.protocols import Objective
 from spen.tensors import flat
 
@@ -114,26 +114,18 @@ class ContrastiveDivergence(Objective):
         self.start, self.margin, self.penalty, self.truth = start, margin, penalty, truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
-        features = model.features(x)
-        space = coordinates_of(model.minimizer.domain)
-        truth = space.enter(point_of(target, self.truth, type_of(model, features)), self.margin)
-        negative = space.output(self.samples(model, features, truth))
+        features, domain = model.features(x), model.minimizer.domain
+        space, potential, truth = in_coordinates(model, features, target, self.truth, self.margin)
+        begin = truth
+        if self.start == "init":
+            with torch.no_grad():
+                begin = space.enter(domain.output(domain.enter(model.init(features))), self.margin)
+        negative = space.output(self.sampler.run(potential.detached(), begin.detach()))
         low, high = model.energy(space.output(truth), features), model.energy(negative, features)
         total = (low - high).mean()
         if self.penalty:
             total = total + self.penalty * (low.square() + high.square()).mean()
         return total
-
-    def samples(self, model: SPEN, features: Any, truth: Tensor) -> Tensor:
-        """Where the chains end, in coordinates."""
-        domain = model.minimizer.domain
-        space = coordinates_of(domain)
-        begin = truth
-        if self.start == "init":
-            with torch.no_grad():
-                begin = space.enter(domain.output(domain.enter(model.init(features))), self.margin)
-        potential = Potential.of(InCoordinates(model.energy, space), features, identity).detached()
-        return self.sampler.run(potential, begin.detach())
 
 
 def _accept(log_ratio: Tensor, proposal: Tensor, z: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from spen.arguments import require_function
 from spen.energies import Energy
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
-from spen.objectives.mismatch import Once
+from spen.objectives.loss_objective import Once
 from spen.objectives.targets import point_of, require_truth, type_of
 from spen.protocols import Features, Loss, Objective
 
@@ -85,9 +85,8 @@ class DeepValue(Objective):
         answers = [self.answers(name, model, features, target) for name in self.draw]
         name = type(model.energy).__name__
         energies = [one_per_example(model.energy(y, features), y, name) for y in answers]
-        if not torch.compiler.is_compiling() and not self._once.knows(model.energy):
-            self._check_scale(torch.cat(energies))
-            self._once.remember(model.energy)
+        if not torch.compiler.is_compiling():
+            self._once.check(model.energy, lambda: self._check_scale(torch.cat(energies)))
         losses = [
             misfit(energy, self._checked(y, target).detach(), self.fit).mean()
             for energy, y in zip(energies, answers, strict=True)

@@ -9,19 +9,18 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spen.arguments import require_function
 from spen.curvature import Stability, limit_rates
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
-from spen.objectives.mismatch import Once, refuse_mismatch
+from spen.objectives.loss_objective import LossObjective
 from spen.objectives.vmapped_loss import VmappedLoss
-from spen.protocols import Loss, Objective
+from spen.protocols import Loss
 from spen.tensors import flat
 
 Weights = Literal["harmonic", "equal", "last"] | Sequence[float] | Tensor
 
 
-class EndToEnd(Objective):
+class EndToEnd(LossObjective):
     """(1/T) Σ_t w_t ℓ(y_t, y*), back-propagated through the descent.
 
     ``weights="harmonic"`` is the paper's w_t = 1/(T − t + 1); ``"equal"`` is w_t = 1; ``"last"`` puts all on y_T,
@@ -47,7 +46,7 @@ class EndToEnd(Objective):
         noise: float = 0.0,
         rate_limit: float | None = None,
     ) -> None:
-        require_function(loss, "loss", "loss(y, target)")
+        super().__init__(loss)
         if isinstance(weights, str) and weights not in ("harmonic", "equal", "last"):
             raise ValueError(f'weights must be "harmonic", "equal", "last" or one number per step, not {weights!r}')
         given = weights if isinstance(weights, str) else [float(w) for w in weights]
@@ -59,18 +58,16 @@ class EndToEnd(Objective):
             raise ValueError(f"draw_steps are whole numbers from 1 on and noise ≥ 0, not {draw_steps} and {noise}")
         if rate_limit is not None and not 0 < rate_limit <= 1:
             raise ValueError(f"rate_limit is a share of the largest stable rate, in (0, 1], not {rate_limit}")
-        self.loss = loss
         self.draw_steps, self.noise, self.rate_limit = tuple(draw_steps), noise, rate_limit
         self._stability: Stability | None = None
         self.weights: Literal["harmonic", "equal", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
-        self._once = Once()
         self._losses = VmappedLoss()
         self._known: dict[Any, Tensor] = {}  # weights by device and type
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
-        refuse_mismatch(model, target, self._once, self.loss)
+        self.refuse_mismatch(model, target)
         if self.rate_limit is not None and _several_processes():
             raise ValueError(
                 "rate_limit measures the batch of one process, and every process would get rates of its own: train on "

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from spen.protocols import Loss
 from spen.tensors import flat
 
 
@@ -33,17 +30,6 @@ def check_shapes(y: Tensor, target: Tensor) -> None:
     """(B, 1) and (B,) would broadcast to every pair of examples."""
     if y.shape != target.shape:
         raise ValueError(f"y has shape {tuple(y.shape)} and the target {tuple(target.shape)}: a loss needs them alike")
-
-
-def per_example(loss: Loss, y: Tensor, target: Any, who: str) -> Tensor:  # (B,)
-    """Δ(y, y*) for objectives that compare examples one by one; a loss that is already averaged is refused."""
-    cost = loss(y, target)
-    if cost.shape != (y.shape[0],):
-        raise ValueError(
-            f"{who} needs Δ per example, shape ({y.shape[0]},); the loss returned {tuple(cost.shape)}: "
-            "sum over everything but the batch"
-        )
-    return cost
 
 
 def _log(y: Tensor) -> Tensor:

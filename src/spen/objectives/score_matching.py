@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.descent.potential import Potential, identity
 from spen.model import SPEN
-from spen.objectives.coordinates import InCoordinates, coordinates_of
-from spen.objectives.targets import point_of, require_truth, type_of
+from spen.objectives.coordinates import in_coordinates
+from spen.objectives.targets import require_truth
 from spen.protocols import Objective
 from spen.tensors import flat
 
@@ -30,7 +29,7 @@ class ScoreMatching(Objective):
         self.probes, self.margin, self.truth = probes, _checked_margin(margin), truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
-        potential, z = _in_coordinates(model, x, target, self.truth, self.margin)
+        _, potential, z = in_coordinates(model, model.features(x), target, self.truth, self.margin)
         with torch.enable_grad():
             point = z.detach().requires_grad_()
             slope, _ = potential.differentiable_gradient(point)
@@ -61,16 +60,10 @@ class DenoisingScoreMatching(Objective):
         self.noise, self.margin, self.truth = noise, _checked_margin(margin), truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
-        potential, z = _in_coordinates(model, x, target, self.truth, self.margin)
+        _, potential, z = in_coordinates(model, model.features(x), target, self.truth, self.margin)
         epsilon = torch.randn_like(z)
         slope, _ = potential.differentiable_gradient((z + self.noise * epsilon).detach())
         return 0.5 * flat((self.noise * slope - epsilon).square()).sum(1).mean()
-
-
-def _in_coordinates(model: SPEN, x: Any, target: Any, truth: Any, margin: float) -> tuple[Potential, Tensor]:
-    space, features = coordinates_of(model.minimizer.domain), model.features(x)
-    potential = Potential.of(InCoordinates(model.energy, space), features, identity)
-    return potential, space.enter(point_of(target, truth, type_of(model, features)), margin)
 
 
 def _curve(slope: Tensor, point: Tensor, direction: Tensor) -> Tensor:
