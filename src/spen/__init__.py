@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spen.builders import register_finder as _register_finder
-
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
@@ -56,8 +54,6 @@ _HOMES = {
     "GradientStrategy": "spen.protocols",
     "Objective": "spen.protocols",
 }
-
-_register_finder("spen.tasks:builders")  # saved models name their task; it is imported when a file is read
 
 
 def __getattr__(name: str) -> Any:

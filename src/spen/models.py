@@ -1,11 +1,11 @@
-"""Trained models by name: of the package, of a folder that ``save_pretrained`` wrote, of a finished run.
+"""Trained models: shipped with the package, saved by ``save_pretrained``, or the result of a finished run.
 
-All three are a folder with ``config.json`` (the task and its settings) and weights. ``open_model`` opens any of them:
+Each is a folder with ``config.json`` (the task and its settings) and weights. ``open_model`` opens any of them:
 
     model = spen.models.open_model("dp-3")
     list(model.predict([Path("noisy.png")], Path("clean.png")))  # the files that were written
 
-Importing this imports no torch, so that a wrong name is answered at once.
+Importing this module does not import torch, so that a wrong name is reported at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from spen.pretrained import CONFIG, WEIGHTS, read_config
+from spen.storage import load_weights
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -24,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SavedModel", "find_model", "open_model", "shipped"]
 
-CONFIG, RUN, WEIGHTS = "config.json", "run.json", "model.safetensors"
+RUN = "run.json"
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A folder with a model, before it is built: ``name`` is what was asked for, ``settings`` rebuild it."""
+    """A folder with a model, before it is built from ``settings``; ``name`` is the argument of ``find_model``."""
 
     name: str
     folder: Path
@@ -39,22 +42,20 @@ class SavedModel:
 
     def weights(self) -> dict[str, Tensor]:
         """The tensors, on the CPU."""
-        from spen.storage import load_weights
-
         if not (self.folder / WEIGHTS).is_file():
             raise ValueError(f"{self.name} has no trained weights yet: train it to the end, or resume it")
         return load_weights(self.folder / WEIGHTS)
 
     @cached_property
     def run(self) -> dict[str, Any]:
-        """What run.json says, if the folder is that of a run."""
+        """The contents of run.json; empty if the folder is not that of a run."""
         path = self.folder / RUN
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def shipped() -> dict[str, str]:
-    """The models of the package by name, with what each is for."""
-    return {name: _config(folder).get("about", "") for name, folder in _shipped().items()}
+    """The models shipped with the package: name and description."""
+    return {name: read_config(folder).get("about", "") for name, folder in _shipped().items()}
 
 
 def find_model(name: Path | str) -> SavedModel:
@@ -72,7 +73,7 @@ def find_model(name: Path | str) -> SavedModel:
         if (folder / RUN).is_file():
             missing = "its model was not built by a task of spen, or by an older version"
         raise ValueError(f"{folder} holds no model that can be opened: {missing}")
-    config = _config(folder)
+    config = read_config(folder)
     task = config.get("builder")
     if task is None:
         raise ValueError(
@@ -93,9 +94,3 @@ def open_model(name: Path | str, device: str = "cpu") -> Opened:
 def _shipped() -> dict[str, Path]:
     root = Path(str(resources.files("spen") / "weights"))
     return {folder.name: folder for folder in sorted(root.iterdir()) if (folder / CONFIG).is_file()}
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    from spen.pretrained import read_config
-
-    return read_config(folder)

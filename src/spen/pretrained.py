@@ -33,7 +33,7 @@ def save_pretrained(model: SPEN, folder: Path | str) -> Path:
 
 
 def write_config(folder: Path, origin: Origin | None, **more: Any) -> None:
-    """config.json, which says how the model of a folder is built; ``more`` is for people to read."""
+    """Write config.json, which says how the model of a folder is built; ``more`` adds entries for readers."""
     config = {
         "model_type": KIND,
         "architectures": ["SPEN"],
@@ -50,7 +50,7 @@ def write_config(folder: Path, origin: Origin | None, **more: Any) -> None:
 
 
 def load_pretrained(folder: Path | str, build: Builder | None = None) -> SPEN:
-    """The model of a folder, for prediction (``eval``); ``build(**settings)`` in the place of a registered builder."""
+    """The model of a folder, for prediction (``eval``); ``build(**settings)`` replaces the registered builder."""
     config = read_config(folder)
     name, settings = config["builder"], config["settings"]
     if build is None and name is None:
@@ -68,7 +68,7 @@ def load_pretrained(folder: Path | str, build: Builder | None = None) -> SPEN:
 
 @contextmanager
 def fitting(folder: Path | str) -> Iterator[None]:
-    """Weights that are loaded within and do not fit end in one sentence."""
+    """Turn the RuntimeError of weights that do not fit into a one-sentence ValueError."""
     try:
         yield
     except RuntimeError as error:
@@ -78,7 +78,7 @@ def fitting(folder: Path | str) -> Iterator[None]:
 
 @contextmanager
 def complete(folder: Path | str) -> Iterator[None]:
-    """What a folder says of its model is read within; a part that is not there ends in one sentence."""
+    """Turn the error of a missing or malformed entry of config.json into a one-sentence ValueError."""
     try:
         yield
     except (KeyError, TypeError, AttributeError) as error:
@@ -86,7 +86,7 @@ def complete(folder: Path | str) -> Iterator[None]:
 
 
 def read_config(folder: Path | str) -> dict[str, Any]:
-    """What config.json says, checked."""
+    """The contents of config.json, validated."""
     path = Path(folder) / CONFIG
     if not path.is_file():
         raise ValueError(f"{folder} is not a saved model: it has no {CONFIG}")

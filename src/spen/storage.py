@@ -1,4 +1,4 @@
-"""Files that are whole or not there, and tensors in safetensors files: nothing that is read here can run code."""
+"""Atomic writes, and tensors in safetensors files: nothing that is read here can run code."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["load_weights", "noted", "replacing", "save_weights", "write_json", "
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Another name to write to: the old file stays until the new one is whole; of several processes the last wins."""
+    """A temporary path that replaces ``path`` if the block raises no error. Of several processes the last wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"part-{os.getpid()}-{path.name}")  # some formats go by the suffix
+    temporary = path.with_name(f"part-{os.getpid()}-{path.name}")  # same suffix: some libraries choose the format by it
     try:
         yield temporary
         os.replace(temporary, path)
@@ -28,18 +28,18 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A text file, whole or as it was."""
+    """Write a text file atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any, indent: int = 1) -> None:
-    """A JSON file, whole or as it was."""
+    """Write a JSON file atomically."""
     write_whole(path, json.dumps(value, indent=indent) + "\n")
 
 
 def noted(path: Path, asked: Any) -> tuple[Any, Any]:
-    """(the settings stored in a JSON file, ``asked`` as JSON would store it). A file that is not there is written."""
+    """(the settings stored in a JSON file, ``asked`` as JSON stores it). A missing file is written first."""
     now = json.loads(json.dumps(asked))
     if not path.exists():
         write_json(path, now)
