@@ -18,7 +18,6 @@ CORE = {
         "bundle_entropy",
         "tensors",
         "parameters",
-        "_repr",
         "arguments",
         "mismatch",
         "search",

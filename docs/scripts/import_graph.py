@@ -15,7 +15,7 @@ from tests.test_import_graph import CORE, packages
 
 GROUPS = {  # small modules are drawn with the package that they belong to
     "model": ("model", "minimizer", "bundle_entropy", "pretrained", "hub", "builders", "mismatch"),
-    "tensors": ("tensors", "parameters", "_repr", "arguments", "storage"),
+    "tensors": ("tensors", "parameters", "arguments", "storage"),
 }
 
 

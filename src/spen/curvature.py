@@ -18,7 +18,7 @@ from spen.model import SPEN
 from spen.parameters import Positive
 from spen.protocols import Domain
 from spen.rules import LBFGS, LearnedOptimizer
-from spen.tensors import flat
+from spen.tensors import as_rows, flat
 
 __all__ = ["Stability", "limit_rates", "measure"]
 
@@ -45,7 +45,7 @@ class Stability:
 
 
 def measure(model: SPEN, x: Any, *, iterations: int = 10) -> Stability:
-    """λ_max at the model's answers for x, and the largest rate of its rule beside it."""
+    """λ_max at the model's answers for x, and the largest rate of its rule."""
     rates = _rates(model)
     minimizer = model.minimizer
     with torch.no_grad():
@@ -53,14 +53,14 @@ def measure(model: SPEN, x: Any, *, iterations: int = 10) -> Stability:
         start = model.init(features)
         path = minimizer(model.energy, features, start)
         domain = minimizer.domain
-        # The answer as coordinates again: those of the last step are not kept.
+        # A trajectory does not store the coordinates of its outputs.
         z = _coordinates(domain, path.output)
     potential = Potential.of(model.energy, features, domain.output if domain.through else identity)
     potential = potential.at(minimizer.rule.energy_step(minimizer.rule.steps - 1)).detached()
     v = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
     growth = z.new_zeros(z.shape[0])
     for _ in range(iterations):
-        v = v / flat(v).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny).view(-1, *[1] * (v.dim() - 1))
+        v = v / as_rows(flat(v).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny), v)
         v = _applied(potential, domain, z, v)
         growth = flat(v).norm(dim=1)
     momentum = (float(getattr(minimizer.rule, name, 0.0)) for name in ("decay", "dampening"))
@@ -68,7 +68,7 @@ def measure(model: SPEN, x: Any, *, iterations: int = 10) -> Stability:
 
 
 def limit_rates(model: SPEN, x: Any, *, share: float = 0.9, iterations: int = 10) -> Stability:
-    """Lower the rates of the rule to ``share`` of the limit where they are above it; what was measured before."""
+    """Clamp the rates of the rule to ``share`` of the limit. Returns the measurement before that."""
     if not 0 < share <= 1:
         raise ValueError(f"share is the part of the largest stable rate that is allowed, in (0, 1], not {share}")
     found = measure(model, x, iterations=iterations)

@@ -12,9 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from spen.arguments import require
-from spen.descent.data_parallel import is_replica
 from spen.descent.loop import Descend, Iterates
-from spen.descent.potential import Potential, check_features, identity
+from spen.descent.potential import Potential, check_features, identity, is_replica
 from spen.descent.trajectory import Trajectory
 from spen.gradients.auto import Auto
 from spen.gradients.sharded import gathered
@@ -24,9 +23,9 @@ from spen.tensors import tree_map
 
 
 def _not_traced(method: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
-    """The method, at which torch.compile(model) ends its graph: it calls autograd, which Dynamo cannot trace.
+    """Break the graph of torch.compile(model) at the method, which calls autograd: Dynamo cannot trace that.
 
-    ``torch.compiler.disable`` would do, but imports the compiler, which takes seconds.
+    ``torch.compiler.disable`` does the same, but imports the compiler, which takes seconds.
     """
 
     @functools.wraps(method)
@@ -41,9 +40,9 @@ def _not_traced(method: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
 class Minimizer(nn.Module):
     """ŷ ≈ argmin_{y ∈ domain} E(y; features), by ``rule``, differentiated by ``gradient`` (Sec. 3).
 
-    ``stop`` freezes each example once it has arrived. ``keep_gradients`` puts the gradient of every step into
-    the trajectory, for a penalty on it: dE/dy, or dE/dlogits over a ``through_logits`` domain. The same
-    configuration serves training and prediction.
+    ``stop`` freezes each example once it has converged. ``keep_gradients`` stores the gradient of every step in the
+    trajectory, for a penalty on it: dE/dy, or dE/dlogits over a ``through_logits`` domain. Training and prediction use
+    the same configuration.
     """
 
     def __init__(
@@ -70,12 +69,12 @@ class Minimizer(nn.Module):
         self.gradient = Auto() if gradient is None else gradient
         self.stop = stop
         self.keep_gradients = keep_gradients
-        self._extended: dict[int, Extended] = {}  # kept, because programs are guarded by the identity of the rule
+        self._extended: dict[int, Extended] = {}  # cached: programs are guarded by the identity of the rule
 
     def forward(self, energy: nn.Module, features: Any, start: Tensor, *, steps: int | None = None) -> Trajectory:
         """Descend ``energy`` from ``start`` (what Init returned, one row per example).
 
-        ``steps`` takes another number of steps than the rule has: more repeat its last one, with its rate.
+        ``steps`` replaces the number of steps of the rule: further steps repeat its last one, with its rate.
         """
         check_features(features, start.shape[0])
         if not torch.is_floating_point(start):
@@ -103,8 +102,7 @@ class Minimizer(nn.Module):
         return found
 
     def extra_repr(self) -> str:
-        kept = ", keep_gradients=True" if self.keep_gradients else ""
-        return f"gradient={self.gradient}, stop={self.stop}{kept}"
+        return f"gradient={self.gradient}, stop={self.stop}" + ", keep_gradients=True" * self.keep_gradients
 
     @_not_traced
     def _descend(self, rule: StepRule, energy: nn.Module, features: Any, start: Tensor) -> Trajectory:
@@ -117,10 +115,10 @@ class Minimizer(nn.Module):
 
     def _run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())
-        # The parameters of a copy by nn.DataParallel are not to be found; they may well want a gradient.
+        # parameters() of a replica by nn.DataParallel is empty, but they may require a gradient.
         wanted = any(t.requires_grad for t in learns) or is_replica(potential.energy)
         if torch.is_grad_enabled() and wanted:
-            # An Init that expands one vector returns rows that share memory: no derivative can be written into them.
+            # An Init that expands one vector returns rows that share memory, into which no gradient can be written.
             own = start.contiguous() if 0 in start.stride() else start
             return self.gradient.run(descend, potential, own)
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Parts of a model that run together but do not belong together."""
+"""Combinations of energy and domain that run but make no sense."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from spen.protocols import Domain
 
 
 def refuse_foreign_entropy(energy: nn.Module, domain: Domain) -> None:
-    """Raise ValueError if the energy holds an entropy that is not that of the domain.
+    """Raise ValueError if the energy holds an entropy over another domain.
 
-    It looks into ``Sum``, ``Scaled`` and ``EntropySmoothed``: another wrapper may show its inside another y.
+    It looks into ``Sum``, ``Scaled`` and ``EntropySmoothed`` only: any other wrapper may pass on a changed y.
     """
     for entropy in _entropies(energy):
         if isinstance(domain, Reals):

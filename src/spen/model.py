@@ -47,13 +47,13 @@ class SPEN(nn.Module):
         self.energy = energy
         self.minimizer = minimizer
         self.origin: Origin | None = None
-        """Which builder made the model, and from what; ``save_pretrained`` writes it down."""
+        """The builder of the model and its settings, which ``save_pretrained`` writes."""
 
     def forward(self, x: Any, *, steps: int | None = None, noise: float = 0.0) -> Trajectory:
         """Descend from Init(F(x)).
 
-        ``steps`` takes another number of steps than the rule has: more repeat its last one. ``noise`` · N(0, 1) is
-        added to what Init returned, so that training sees other starts.
+        ``steps`` replaces the number of steps of the rule: further steps repeat its last one. ``noise`` · N(0, 1) is
+        added to what Init returned, to vary the starts in training.
         """
         features = self.features(x)
         start = self._start(features)

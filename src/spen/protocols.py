@@ -1,10 +1,10 @@
-"""Every interface of the library on one screen, but Energy, which stands with its sums in ``spen.energies``.
+"""Every interface of the library, except Energy, which is in ``spen.energies.compose`` with the sums of energies.
 
     x ──F──▶ features ──Init──▶ start ──▶ z_0 ──┐
                   │                             ▼
                   └──▶ E(y; features) ──∇──▶ step rule ──▶ domain ──▶ y_1 … y_T ──▶ objective
 
-B is the batch; every tensor that belongs to an example has B as its first dimension.
+B is the batch size; every tensor with one row per example has it as its first dimension.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from spen._repr import as_called
+from spen.arguments import as_called
 from spen.tensors import flat
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ Loss = Callable[[Tensor, Any], Tensor]  # ℓ(y, y*): (B,) or a scalar mean
 
 
 class Domain(nn.Module, ABC):
-    """Where y lives, and how a step stays inside.
+    """The set of outputs y, and how a step stays inside it.
 
-    The loop moves coordinates z; people and energies see y = output(z).
+    The loop moves coordinates z; energies and losses see y = output(z).
     """
 
     through = False
@@ -82,30 +82,30 @@ class StepRule(nn.Module, ABC):
 
     @abstractmethod
     def recall(self, before: State, after: State) -> Tensor:
-        """The gradient that led from one state to the next: it need not be stored a second time."""
+        """The gradient that led from one state to the next, so that it need not be stored a second time."""
 
     def energy_step(self, t: int) -> int:
-        """What an energy that knows the step is told at step t."""
+        """The number that an energy with ``knows_step`` receives at step t."""
         return t
 
 
 @runtime_checkable
 class Convergence(Protocol):
-    """When one example has arrived."""
+    """When an example has converged."""
 
     def converged(self, before: Tensor, after: Tensor) -> Tensor:  # (B, …), (B, …) -> (B,) bool
         ...
 
 
 class GradientStrategy(ABC):
-    """How training differentiates the descent. It receives the loop; the loop knows nothing of it."""
+    """How training differentiates the descent. It receives the loop; the loop does not depend on it."""
 
     @abstractmethod
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
-        """Run the loop so that the outputs of the path can be back-propagated."""
+        """Run the loop so that its outputs can be back-propagated."""
 
     def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
-        """Run the loop where nothing is to be back-propagated."""
+        """Run the loop without a backward pass to follow."""
         return descend(potential.detached(), start)
 
 
@@ -116,7 +116,7 @@ class Objective(ABC):
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor: ...
 
     def predict(self, model: SPEN, x: Any) -> Tensor:
-        """The output that development data is scored on while this objective is trained."""
+        """The output that is scored on development data during training with this objective."""
         return model(x).output
 
     def __repr__(self) -> str:

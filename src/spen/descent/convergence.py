@@ -1,4 +1,4 @@
-"""When one example has arrived (Sec. 4.3). Every test looks at one example alone, never at its neighbours."""
+"""When an example has converged (Sec. 4.3). Examples are tested independently of each other."""
 
 from __future__ import annotations
 

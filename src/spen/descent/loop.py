@@ -11,12 +11,13 @@ from torch import Tensor
 
 from spen.descent.potential import Potential
 from spen.protocols import Convergence, Domain, State, StepRule
+from spen.tensors import as_rows
 
 GradientFunction = Callable[[Potential, Tensor], tuple[Tensor, ...]]  # (∇E, E, …) of a potential at a point
 
 
 class Step(NamedTuple):
-    """One turn of the loop: all that is needed to take it again."""
+    """One step of the loop, with all that is needed to recompute it."""
 
     t: int
     z: Tensor
@@ -24,16 +25,16 @@ class Step(NamedTuple):
     after: State
     active: Tensor | None  # (B,) bool; None: every example moves
     rows: Tensor | None  # the indices of the active ones
-    scale: Tensor | None  # (B,): the share of the direction that was taken; None: all of it
+    scale: Tensor | None  # (B,): the fraction of the direction that was taken; None: all of it
 
 
 @dataclass
 class Iterates:
-    """What a descent leaves behind. Lists have one entry per step that was taken."""
+    """The results of a descent. Lists have one entry per step taken."""
 
     outputs: list[Tensor] = field(default_factory=list)  # y_1 … y_n
     energies: list[Tensor] = field(default_factory=list)  # E(y_0) … E(y_{n−1}); NaN where an example had stopped
-    gradients: list[Tensor] = field(default_factory=list)  # g_0 … g_{n−1}, if kept; 0 where an example had stopped
+    gradients: list[Tensor] = field(default_factory=list)  # g_0 … g_{n−1}, if wanted; 0 where an example had stopped
     steps_used: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # (B,)
     converged: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.bool))  # (B,)
 
@@ -42,8 +43,8 @@ class Iterates:
 class Descend:
     """The loop with its parts: call it to run the descent; ``step`` recomputes one step from a known gradient.
 
-    ``masked`` takes all steps and keeps converged examples where they are by a mask. The answers are the same, without
-    a synchronisation of device and host, which a CUDA graph cannot hold.
+    ``masked`` takes all steps and freezes converged examples by a mask. The results are the same, without a
+    synchronisation of device and host, which a CUDA graph cannot contain.
     """
 
     domain: Domain
@@ -59,7 +60,7 @@ class Descend:
         gradient: GradientFunction = Potential.gradient,
         watch: Callable[[Step], None] | None = None,
     ) -> Iterates:
-        """Descend from ``start``. ``gradient`` says how ∇E is computed; ``watch`` sees every step."""
+        """Descend from ``start``. ``gradient`` computes ∇E; ``watch`` is called with every step."""
         batch = start.shape[0]
         path = Iterates(
             steps_used=torch.full((batch,), self.rule.steps, device=start.device),
@@ -73,7 +74,7 @@ class Descend:
             now = moving.at(self.rule.energy_step(t))
             g, energies = _evaluate(gradient, now, self.point(z, y), rows)
             if self.masked and active is not None:
-                g = torch.where(_as_rows(active, g), g, 0.0)
+                g = torch.where(as_rows(active, g), g, 0.0)
                 energies = torch.where(active, energies, torch.nan)
             before, here = state, z
             scale = None if self.rule.backtracks is None else self._scale(now, t, z, state, g, energies, rows)
@@ -87,14 +88,14 @@ class Descend:
                 path.gradients.append(g)
             if self.stop is None:
                 continue
-            arrived = self.stop.converged(previous.detach(), y.detach()) & ~path.converged
+            newly = self.stop.converged(previous.detach(), y.detach()) & ~path.converged
             if scale is not None:
-                arrived = arrived & (scale > 0)  # a step that was not taken is no arrival
-            path.steps_used = path.steps_used.masked_fill(arrived, t + 1)
-            path.converged = path.converged | arrived
+                newly = newly & (scale > 0)  # an example whose step was rejected has not converged
+            path.steps_used = path.steps_used.masked_fill(newly, t + 1)
+            path.converged = path.converged | newly
             if self.masked:
                 active = ~path.converged
-            elif bool(arrived.any()):
+            elif bool(newly.any()):
                 if bool(path.converged.all()):
                     break
                 active = ~path.converged
@@ -115,26 +116,26 @@ class Descend:
         active: Tensor | None,
         scale: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Rule, domain, and the freezing of examples that have arrived: cheap, and differentiated by autograd."""
+        """Rule, domain, and the freezing of converged examples: cheap, and differentiated by autograd."""
         direction, state = self.rule.update(t, z, gradient, state)
         if scale is not None:
-            direction = direction * _as_rows(scale, direction)
+            direction = direction * as_rows(scale, direction)
         moved = self.domain.step(z, direction)
         if active is not None:
-            moved = torch.where(_as_rows(active, z), moved, z)
+            moved = torch.where(as_rows(active, z), moved, z)
         return moved, state
 
     @torch.no_grad()
     def _scale(
         self, potential: Potential, t: int, z: Tensor, state: State, g: Tensor, before: Tensor, rows: Tensor | None
     ) -> Tensor:
-        """(B,): 1, ½, ¼ … or 0 of the direction, the first that does not raise the energy of each example."""
+        """(B,): the largest of 1, ½, ¼ …, or 0, of the direction that does not raise the energy of each example."""
         direction, _ = self.rule.update(t, z, g, state)
-        if rows is not None:  # NaN where an example has stopped, and nothing is ≤ NaN
+        if rows is not None:  # NaN where an example is frozen, and nothing is ≤ NaN
             before = torch.full_like(before, torch.inf).index_copy(0, rows, before.index_select(0, rows))
         scale = z.new_ones(z.shape[0])
         for tries in range(self.rule.backtracks or 0, -1, -1):
-            moved = self.domain.step(z, direction * _as_rows(scale, direction))
+            moved = self.domain.step(z, direction * as_rows(scale, direction))
             point = self.point(moved, self.domain.output(moved))
             higher = ~(_energies(potential, point, rows) <= before)  # NaN is higher
             scale = torch.where(higher, scale / 2 if tries else 0.0, scale)
@@ -148,10 +149,6 @@ def _energies(potential: Potential, point: Tensor, rows: Tensor | None) -> Tenso
         return potential(point)
     part = potential(point.index_select(0, rows))
     return part.new_full((point.shape[0],), -torch.inf).index_copy(0, rows, part)
-
-
-def _as_rows(mask: Tensor, like: Tensor) -> Tensor:  # (B,) -> (B, 1, …)
-    return mask.view(-1, *[1] * (like.dim() - 1))
 
 
 def _evaluate(

@@ -17,9 +17,9 @@ Inspect = Callable[["Potential", Tensor, Tensor], None]  # potential, energies w
 
 
 class Stepped(NamedTuple):
-    """Features and the number of the step (B,), for energies that know it.
+    """Features and the number of the step (B,), for energies with ``knows_step``.
 
-    A tensor with one row per example goes wherever features go: programs and CUDA graphs take it as an input.
+    The step is a tensor with one row per example, so that programs and CUDA graphs take it as an input, as any feature.
     """
 
     features: Any
@@ -27,12 +27,12 @@ class Stepped(NamedTuple):
 
 
 def score(energy: ScoreFunction, y: Tensor, features: Any) -> Tensor:
-    """E(y; features), with the step where there is one."""
+    """E(y; features), or E(y; features, t) if the features come with a step."""
     return evaluate(energy, y, *features) if isinstance(features, Stepped) else energy(y, features)
 
 
 def identity(point: Tensor) -> Tensor:
-    """The view of a domain that differentiates with respect to its outputs."""
+    """The ``view`` of a potential that is differentiated with respect to the output itself."""
     return point
 
 
@@ -49,11 +49,11 @@ class Potential:
     view: Callable[[Tensor], Tensor]
     learned: tuple[nn.Parameter, ...] = ()
     draws: bool = False
-    """The energy draws random numbers: it is the same function again only from the same state of the generators."""
+    """The energy draws random numbers: it is the same function only from the same state of the generators."""
 
     @classmethod
     def of(cls, energy: nn.Module, features: Any, view: Callable[[Tensor], Tensor] = identity) -> Potential:
-        """Bind an energy to features. Its parameters are looked up once: a descent asks for them at every step."""
+        """Bind an energy to features. Its parameters are looked up once, since every step needs them."""
         learned = tuple(p for p in energy.parameters() if p.requires_grad)
         return cls(energy, _stepped(features) if knows_step(energy) else features, view, learned)
 
@@ -68,27 +68,27 @@ class Potential:
         return energies
 
     def at(self, t: int) -> Potential:
-        """The function at step t, if the energy knows the step."""
+        """The function at step t, for an energy with ``knows_step``; otherwise itself."""
         if not isinstance(self.features, Stepped):
             return self
         return replace(self, features=self.features._replace(t=torch.full_like(self.features.t, t)))
 
     def parameters(self) -> list[nn.Parameter]:
-        """What the energy can learn."""
+        """The parameters of the energy that require a gradient."""
         return list(self.learned)
 
     def feature_tensors(self) -> list[Tensor]:
-        """The features a gradient can reach."""
+        """The features that require a gradient."""
         return [leaf for leaf in tensors_of(self.features) if leaf.requires_grad]
 
     def detached(self, rows: Tensor | None = None) -> Potential:
-        """The same function (for some rows) with features cut off from F, ready to collect gradients of their own."""
+        """The same function (for some rows) with detached features, which require a gradient where they did before."""
 
-        def cut(f: Tensor) -> Tensor:
+        def detach(f: Tensor) -> Tensor:
             value = f.detach() if rows is None else f.detach().index_select(0, rows)
             return value.requires_grad_(f.requires_grad)
 
-        return replace(self, features=tree_map(cut, self.features))
+        return replace(self, features=tree_map(detach, self.features))
 
     def rows(self, rows: Tensor | None) -> Potential:
         """The function for some examples of the batch (None: all of them), still attached to F."""
@@ -99,17 +99,14 @@ class Potential:
         return replace(self, features=twice(self.features))
 
     def split(self) -> tuple[ScoreFunction | None, ScoreFunction | None]:
-        """(black box, closed form): the summands whose second derivative is to be estimated, and the exact ones."""
+        """(black box, closed form): the terms whose second derivative is estimated, and those with an exact one."""
         terms = terms_of(self.energy)
         if not any(closed for _, _, closed in terms):
             return self.energy, None
         return _added([f for _, f, closed in terms if not closed]), _added([f for _, f, closed in terms if closed])
 
     def gradient(self, point: Tensor, inspect: Inspect | None = None) -> tuple[Tensor, Tensor]:
-        """(∇E, E) at a point, cut off from everything: T of these make a prediction.
-
-        ``inspect`` is shown the energies, whose graph is still there, and the point.
-        """
+        """(∇E, E) at a point, detached. ``inspect`` is called with the energies, before their graph is freed."""
         with torch.enable_grad():
             leaf = point.detach().requires_grad_()
             energies = self(leaf)
@@ -121,7 +118,7 @@ class Potential:
     def differentiable_gradient(self, point: Tensor, inspect: Inspect | None = None) -> tuple[Tensor, Tensor]:
         """(∇E, E) with ∇E part of the graph, to be differentiated a second time."""
         with torch.enable_grad():
-            # A fresh alias: the point may be a feature too (Init may return the image), and only dE/dy is wanted.
+            # A fresh alias: the point may also be a feature (Init may return the image), and only dE/dy is wanted.
             leaf = point.view_as(point) if point.requires_grad else point.detach().requires_grad_()
             energies = self(leaf)
             if inspect is not None:
@@ -152,6 +149,11 @@ def check_features(features: Any, batch: int) -> None:
                 f"the features hold a {type(leaf).__name__}, which no gradient would reach: F may return tensors and "
                 "numbers, in tuples, lists, dicts, named tuples and dataclasses"
             )
+
+
+def is_replica(module: nn.Module) -> bool:
+    """Whether ``nn.DataParallel`` made the module, or a part of it: ``parameters()`` of such a replica is empty."""
+    return any(part.__dict__.get("_is_replica", False) for part in module.modules())
 
 
 def input_gradient(energies: Tensor, point: Tensor, *, create_graph: bool) -> Tensor:

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from spen.descent.data_parallel import is_replica
 from spen.descent.loop import Descend, Iterates, Step
-from spen.descent.potential import Inspect, Potential, ScoreFunction
+from spen.descent.potential import Inspect, Potential, ScoreFunction, is_replica
 from spen.gradients.random_state import States, drawing_from, generators, same, set_generators
 from spen.gradients.second_order import Products, plus, require_known_tensors
 from spen.gradients.snapshots import Held

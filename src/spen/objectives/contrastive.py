@@ -9,14 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spen._repr import as_called
-from spen.arguments import require
+from spen.arguments import as_called, require
 from spen.descent.potential import Potential
 from spen.model import SPEN
 from spen.objectives.coordinates import in_coordinates
 from spen.objectives.targets import require_truth
 from spen.protocols import Objective
-from spen.tensors import flat
+from spen.tensors import as_rows, flat
 
 
 class Sampler(ABC):
@@ -130,7 +129,7 @@ class ContrastiveDivergence(Objective):
 
 def _accept(log_ratio: Tensor, proposal: Tensor, z: Tensor) -> Tensor:
     taken = torch.rand_like(log_ratio).log() < log_ratio
-    return torch.where(taken.view(-1, *[1] * (z.dim() - 1)), proposal, z)
+    return torch.where(as_rows(taken, z), proposal, z)
 
 
 def _kinetic(speed: Tensor) -> Tensor:

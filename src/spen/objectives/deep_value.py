@@ -17,6 +17,7 @@ from spen.model import SPEN
 from spen.objectives.loss_objective import Once
 from spen.objectives.targets import point_of, require_truth, type_of
 from spen.protocols import Features, Loss, Objective
+from spen.tensors import as_rows
 
 Draw = Literal["truth", "inference", "adversarial", "mixed"]
 Fit = Literal["squared", "cross_entropy"]
@@ -105,8 +106,8 @@ class DeepValue(Objective):
             if name == "truth":
                 return truth
             other = truth[torch.randperm(len(truth), device=truth.device)]
-            place = torch.rand(len(truth), *[1] * (truth.dim() - 1), device=truth.device, dtype=truth.dtype)
-            return torch.lerp(truth, other, place)
+            place = torch.rand(len(truth), device=truth.device, dtype=truth.dtype)
+            return torch.lerp(truth, other, as_rows(place, truth))
 
     def _check_scale(self, energies: Tensor) -> None:
         size = float(energies.detach().abs().median()) if energies.numel() else 0.0

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spen.protocols import Domain, StepRule
+from spen.tensors import as_rows
 from spen.testing.report import require
 
 
@@ -81,7 +82,7 @@ def check_rule(rule: StepRule, shape: tuple[int, ...] = (3, 5)) -> None:
 def _check_zero_gradients(rule: StepRule, z: Tensor, still: Tensor) -> None:
     """Take all steps with a gradient of zero for the examples that are ``still``."""
     name = f"{type(rule).__name__} at a gradient of zero"
-    gradient = torch.where(still.view(-1, *[1] * (z.dim() - 1)), 0.0, torch.ones_like(z))
+    gradient = torch.where(as_rows(still, z), 0.0, torch.ones_like(z))
     leaves = [z.clone().requires_grad_()]
     point, state = leaves[0], rule.begin(leaves[0])
     for t in range(rule.steps):
