@@ -20,7 +20,8 @@ from spen.models import open_model
 from spen.rules import GradientDescent
 from spen.tasks.denoising.build import build as build_denoiser
 from spen.tasks.denoising.energy import Observation
-from spen.tasks.denoising.recipes import find_recipe, find_regime
+from spen.tasks.denoising.recipes import find_recipe
+from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.multilabel.recipes import find_recipe as find_sets
 from spen.tasks.srl.build import build as build_roles
 from spen.tasks.srl.predict import Labeller

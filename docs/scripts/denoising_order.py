@@ -16,10 +16,11 @@ import torch
 
 from spen.models import open_model
 from spen.tasks.denoising.build import Denoise
-from spen.tasks.denoising.datasets import Subset
+from spen.tasks.denoising.data import Subset
+from spen.tasks.denoising.datasets import open_splits
 from spen.tasks.denoising.energy import Observation
-from spen.tasks.denoising.recipes import find_regime
-from spen.tasks.denoising.train import evaluate, open_splits
+from spen.tasks.denoising.regimes import find_regime
+from spen.tasks.denoising.train import evaluate
 
 
 def line(name: str, denoise: Denoise, frames: Subset) -> str:

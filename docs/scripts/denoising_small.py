@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spen.tasks.denoising.baselines.classical import STRONG_BM3D, STRONG_TV, mean_psnr, tune
+from spen.tasks.denoising.baselines.classical import CANDIDATES, mean_psnr, tune
 from spen.tasks.denoising.build import build
 from spen.tasks.denoising.crops import Crops
-from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.datasets import Subset
+from spen.tasks.denoising.data import Rooms, Subset
 from spen.tasks.denoising.losses import observation, target
-from spen.tasks.denoising.recipes import Classical, System, find_recipe, find_regime
-from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
+from spen.tasks.denoising.recipes import Classical, System, find_recipe
+from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS, find_regime
+from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.denoising.train import evaluate
 
 WARMUP, END, SIZE, BATCH = 50, 0.05, (48, 64), 4
@@ -49,7 +49,7 @@ def main() -> None:
     dev = Subset(rooms, list(range(8)))
     recipe = find_recipe(a.recipe)
     if isinstance(recipe.method, Classical):
-        best = tune([rooms.frame(i) for i in range(8, 16)], STRONG_BM3D if recipe.name == "bm3d" else STRONG_TV).best
+        best, _ = tune([rooms.frame(i) for i in range(8, 16)], CANDIDATES[recipe.method.kind, False])
         frames = [dev.frame(i) for i in range(len(dev))]
         print(best, f"{mean_psnr(best, frames):.2f} dB, surfaces {mean_psnr(best, frames, surface=True):.2f} dB")
         return

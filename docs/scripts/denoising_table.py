@@ -75,11 +75,11 @@ def put(text: str, name: str, table: str) -> str:
 def picture(whole: dict[str, Any], rows: tuple[str, ...]) -> None:
     """A test frame as some rows answer it, into docs/figures."""
     from spen.models import open_model
+    from spen.tasks.denoising.datasets import open_splits
     from spen.tasks.denoising.energy import Observation
     from spen.tasks.denoising.losses import observation
-    from spen.tasks.denoising.recipes import find_regime
+    from spen.tasks.denoising.regimes import find_regime
     from spen.tasks.denoising.report import images_figure
-    from spen.tasks.denoising.train import open_splits
 
     test = open_splits(find_regime(whole["data"]), quick=whole["quick"]).test
     frame = test.frame(len(test) // 2)

@@ -15,9 +15,10 @@ import torch
 
 from spen.tasks.denoising.build import build
 from spen.tasks.denoising.crops import Crops
-from spen.tasks.denoising.recipes import find_recipe, find_regime
+from spen.tasks.denoising.datasets import open_splits
+from spen.tasks.denoising.recipes import find_recipe
+from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.sources import CropSource
-from spen.tasks.denoising.train import open_splits
 from spen.training import flushed_denormals
 
 BATCHES, WARM_UP = 80, 50

@@ -13,12 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spen.tasks.denoising.data import Images, Rooms
+from spen.tasks.denoising.data import Images, Rooms, Simulated
 from spen.tasks.denoising.images import list_images
 from spen.tasks.denoising.losses import planes
 from spen.tasks.denoising.noise import parse_noise
 from spen.tasks.denoising.noise_estimate import gaussian_sigma, sensor_strength
-from spen.tasks.denoising.simulate import Simulated
 from spen.tasks.locations import find_data
 
 SIGMAS = (0, 5, 10, 15, 25, 50)

@@ -11,8 +11,9 @@ import torch
 from matplotlib import colormaps
 from PIL import Image
 
+from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS
 from spen.tasks.denoising.rooms.scenes import FAR_M, NEAR_M, room_frame
-from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
+from spen.tasks.denoising.sensor import Sensor
 
 FRAMES = (("train", 4), ("train", 12), ("train", 19))
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from spen.tasks.denoising.data import PEAK_M, DepthPairs, Rooms
+from spen.tasks.denoising.data import DepthPairs, Rooms
+from spen.tasks.denoising.images import PEAK_M
 from spen.tasks.denoising.metrics import mean_over_frames, psnr
 from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.locations import find_data

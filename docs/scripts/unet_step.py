@@ -16,7 +16,8 @@ import torch
 from spen.tasks.denoising.build import build
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.losses import Target
-from spen.tasks.denoising.recipes import find_recipe, find_regime
+from spen.tasks.denoising.recipes import find_recipe
+from spen.tasks.denoising.regimes import find_regime
 
 
 def step_time(gradient: str, width: int, batch: int, size: int, repeats: int, device: str) -> tuple[float, float]:

@@ -198,10 +198,10 @@ def test_what_is_wrong_with_a_folder_is_one_sentence(
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        ("evaluate dp-3 --sigma 5", "dp-3 is not told the noise, so --sigma does nothing; leave it away"),
+        ("evaluate dp-3 --sigma 5", "dp-3 does not read a noise level, so --sigma has no effect; leave it out"),
         (f"evaluate {RUN} --data own --split-seed 1", "was trained with --split-seed 0; its test images are those"),
-        (f"evaluate {RUN} --strength 5", "is told its noise by --sigma, out of 255"),
-        (f"evaluate {RUN} --sigma -5", "the noise that a model is told is 0 or more"),
+        (f"evaluate {RUN} --strength 5", "reads its noise level from --sigma, out of 255"),
+        (f"evaluate {RUN} --sigma -5", "the noise level is 0 or more"),
         (
             "train denoise --data rooms --noise gaussian:5",
             "--noise gaussian:5 does not fit rooms, whose noise is depth-",

@@ -17,7 +17,7 @@ from spen.tasks.denoising.images import BadImage
 from spen.tasks.denoising.losses import observation
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.opened import Denoiser
-from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS
+from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS
 from spen.tasks.denoising.views import (
     BASELINES,
     EXAMPLES,

@@ -18,7 +18,8 @@ from spen.gradients import Exact
 from spen.pretrained import write_config
 from spen.protocols import Domain
 from spen.rules import GradientDescent
-from spen.tasks.denoising.recipes import find_recipe, find_regime
+from spen.tasks.denoising.recipes import find_recipe
+from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.train import train
 
 

@@ -1,7 +1,5 @@
 """Datasets give one kind of frame; crops are a pure function of (seed, epoch, index); errors name the file."""
 
-import copy
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from spen.tasks.denoising.crops import Crops, crop_frame, cut
-from spen.tasks.denoising.data import DepthPairs, Frame, Images, Rooms
+from spen.tasks.denoising import crops as crops_module
+from spen.tasks.denoising.crops import CROP, Crops, Stack, crop_frame, windows
+from spen.tasks.denoising.data import DepthPairs, Frame, Images, Rooms, Simulated
 from spen.tasks.denoising.images import BadImage, list_images
 from spen.tasks.denoising.noise import parse_noise
 from spen.tasks.denoising.sensor import Sensor
-from spen.tasks.denoising.simulate import Simulated
+from tests.tasks.denoising.few_rooms import Given, whole_rooms
+
+
+def cut(
+    frame: Frame, seed: int, epoch: int, index: int, size: tuple[int, int] = CROP, flips: bool = False
+) -> Frame:  # parts (1, 1, *size)
+    return Crops(Given(frame), size, seed, flips).batch(epoch, index, 1)
 
 
 def write_pair(folder: Path, name: str, size: tuple[int, int] = (40, 50), seed: int = 0) -> None:
@@ -61,21 +66,20 @@ def check(frame: Frame) -> None:
 def test_pairs_by_value(pairs: Path) -> None:
     frames = DepthPairs(pairs, "train")
     assert len(frames) == 3
-    assert frames.name(1) == "000001"
+    assert frames.names[1] == "000001"
     frame = frames.frame(0)
     check(frame)
     raw = np.asarray(Image.open(pairs / "train" / "000000.raw.png")).astype(np.float32)
     assert torch.allclose(frame.noisy[0], torch.from_numpy(raw / 4000))
     assert torch.allclose(frame.truth[0, 4:], torch.tensor(0.5))
     assert frame.hole[0].sum() == 36 * 6
-    assert {part.device.type for part in frame.to("meta")} == {"meta"}
     assert frame.scored[0].sum() == 36 * 44
     assert torch.equal(frames.frame(0, epoch=5).noisy, frame.noisy)
 
 
 def test_every_takes_every_nth(pairs: Path) -> None:
     frames = DepthPairs(pairs, "train", every=2)
-    assert [frames.name(i) for i in range(len(frames))] == ["000000", "000002"]
+    assert frames.names == ["000000", "000002"]
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
@@ -106,14 +110,14 @@ def test_rooms_have_holes_and_surfaces() -> None:
     frame = Rooms("test", 2).frame(1)
     assert 0.001 < frame.hole.float().mean() < 0.3
     assert frame.surface.float().mean() > 0.3
-    assert Rooms("test", 2).name(1) == "test-000001"
+    assert Rooms("test", 2).names == ["test-000000", "test-000001"]
 
 
 def test_grey_noise_has_the_asked_deviation(greys: Path) -> None:
     for sigma in (0.0, 25.0, 50.0):
         frame = Simulated(Images(list_images(greys)), parse_noise(f"gaussian:{sigma}")).frame(0)
         assert float((frame.noisy - frame.truth).std()) * 255 == pytest.approx(sigma, rel=0.06)
-    assert Images(list_images(greys)).name(0) == "0.png"
+    assert Images(list_images(greys)).names == ["0.png", "1.png"]
     truth = np.asarray(Image.open(greys / "0.png")) / 255
     assert torch.allclose(frame.truth[0], torch.from_numpy(truth).float())
 
@@ -121,12 +125,11 @@ def test_grey_noise_has_the_asked_deviation(greys: Path) -> None:
 # ── crops ──
 
 
-@cache
 def room() -> Frame:
-    return Rooms("dev", 1).frame(0)
+    return whole_rooms().frame(0)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 9), st.integers(0, 99), st.integers(0, 10_000), st.booleans())
 def test_a_crop_is_a_pure_function(seed: int, epoch: int, index: int, flips: bool) -> None:
     frame = room()
@@ -136,7 +139,7 @@ def test_a_crop_is_a_pure_function(seed: int, epoch: int, index: int, flips: boo
     np.random.seed(3)
     again = cut(frame, seed, epoch, index, flips=flips)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
-    assert first.noisy.shape == (1, 96, 128)
+    assert first.noisy.shape == (1, 1, 96, 128)
 
 
 def test_crops_differ_by_seed_epoch_and_index(pairs: Path) -> None:
@@ -158,15 +161,16 @@ def test_each_pass_meets_every_frame_once() -> None:
     assert [crop_frame(0, 0, i, 50) for i in range(50)] != [crop_frame(0, 1, i, 50) for i in range(50)]
 
 
-def test_a_sensor_reads_the_frames_of_every_batch_anew_and_again_the_same() -> None:
-    def crops(**options: Any) -> Crops:
-        return Crops(Rooms("train", 3), size=(96, 128), noise=parse_noise("depth-sensor:12"), **options)
+def test_a_sensor_reads_the_frames_of_every_batch_anew_and_again_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = whole_rooms()
 
-    first, plain = crops().batch(0, 0, 6), Crops(Rooms("train", 3)).batch(0, 0, 6)
+    def crops(**options: Any) -> Crops:
+        return Crops(rooms, noise=parse_noise("depth-sensor:12"), **options)
+
+    first, plain = crops().batch(0, 0, 6), Crops(rooms).batch(0, 0, 6)
     assert torch.equal(first.truth, plain.truth)  # the same windows
     assert not torch.equal(first.noisy, plain.noisy)
     assert all(torch.equal(*parts) for parts in zip(first, crops().batch(0, 0, 6), strict=True))
-    assert all(torch.equal(*parts) for parts in zip(first, crops(memory=2).batch(0, 0, 6), strict=True))
     assert not torch.equal(first.noisy, crops(seed=1).batch(0, 0, 6).noisy)
     assert torch.equal(first.scored, first.valid & (first.truth > 0))
     assert torch.equal(first.hole, ~first.valid & (first.truth > 0))
@@ -174,24 +178,40 @@ def test_a_sensor_reads_the_frames_of_every_batch_anew_and_again_the_same() -> N
     assert torch.equal(first.noisy == 0, ~first.valid)
     new, old = ((frame.noisy - frame.truth)[frame.surface].square().mean().sqrt() for frame in (first, plain))
     assert float(new) == pytest.approx(float(old), rel=0.2)
+    monkeypatch.setattr(crops_module, "BYTES", 2**20)  # none fits: the frames of each batch are stacked
+    many = crops().batch(0, 0, 6)
+    assert torch.equal(many.truth, first.truth)
+    error = (many.noisy - many.truth)[many.surface].square().mean().sqrt()
+    assert float(error) == pytest.approx(float(old), rel=0.2)
 
 
 def test_an_exact_sensor_sees_the_truth() -> None:
     """By value: no noise, no jitter, and nothing lost but what geometry hides."""
-    exact = Crops(Rooms("train", 2), noise=parse_noise("depth-sensor:0")).batch(0, 0, 4)
+    exact = Crops(whole_rooms(), noise=parse_noise("depth-sensor:0")).batch(0, 0, 4)
     assert float(exact.valid.float().mean()) > 0.7
     assert torch.allclose(exact.noisy[exact.scored], exact.truth[exact.scored], atol=1e-6)
     # One frame twice in a batch is read twice.
-    twice = Crops(Rooms("train", 1), size=(240, 320), noise=parse_noise("depth-sensor:12")).batch(0, 0, 2)
+    twice = Crops(Given(room()), size=(240, 320), noise=parse_noise("depth-sensor:12")).batch(0, 0, 2)
     assert torch.equal(twice.truth[0], twice.truth[1])
     assert not torch.equal(twice.noisy[0], twice.noisy[1])
 
 
-def test_memory_bounds_what_is_kept_and_copies_travel(pairs: Path) -> None:
-    crops = Crops(DepthPairs(pairs, "train"), size=(8, 8), memory=2)
-    first = crops.batch(0, 0, 9)
-    assert len(crops._kept) == 2
-    assert torch.equal(copy.deepcopy(crops).batch(0, 0, 9).noisy, first.noisy)
+def test_the_cache_is_bounded(pairs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Crops(DepthPairs(pairs, "train"), size=(8, 8)).batch(0, 0, 9)
+    monkeypatch.setattr(crops_module, "BYTES", 2 * 4 * 6 * 40 * 50)
+    crops = Crops(DepthPairs(pairs, "train"), size=(8, 8))
+    assert torch.equal(crops.batch(0, 0, 9).noisy, first.noisy)
+    assert len(crops._cache) == 2
+
+
+def test_frames_of_several_sizes_are_cut_as_if_each_were_alone() -> None:
+    small = Frame(*(part[:, :60, :70] for part in room()))
+    mixed, alone = Crops(Given(room(), small), (32, 40)), (Crops(Given(frame), (32, 40)) for frame in (room(), small))
+    batch = mixed.batch(0, 0, 8)
+    which = [crop_frame(0, 0, index, 2) for index in range(8)]
+    for frame, crops in enumerate(alone):
+        for index in (k for k in range(8) if which[k] == frame):
+            assert torch.equal(batch.noisy[index], crops.batch(0, index, 1).noisy[0])
 
 
 def test_flips_turn_crops_over() -> None:
@@ -204,14 +224,15 @@ def test_flips_turn_crops_over() -> None:
     assert still == {tuple(ramp.flatten().tolist())}
 
 
-def test_crops_avoid_windows_without_truth() -> None:
+def test_crops_avoid_windows_without_truth(monkeypatch: pytest.MonkeyPatch) -> None:
     truth = torch.zeros(1, 64, 64)
     truth[:, :, 40:] = 0.5
     known = truth > 0
     frame = Frame(truth, known, truth, known, known, torch.zeros_like(known))
     shares = [cut(frame, 0, 0, i, (16, 16)).scored.float().mean().item() for i in range(50)]
     assert min(shares) > 0
-    loose = [cut(frame, 0, 0, i, (16, 16), least_scored=0.0).scored.float().mean().item() for i in range(50)]
+    monkeypatch.setattr(crops_module, "LEAST_SCORED", 0.0)
+    loose = [cut(frame, 0, 0, i, (16, 16)).scored.float().mean().item() for i in range(50)]
     assert min(loose) == 0
 
 
@@ -278,12 +299,18 @@ def test_wrong_options(make, sentence: str) -> None:  # type: ignore[no-untyped-
         make()
 
 
-@pytest.mark.parametrize("flips", [False, True])
-def test_a_batch_is_its_crops_one_by_one(flips: bool) -> None:
-    """Cut from one tensor that holds every frame, or from frames decoded one at a time."""
-    crops = Crops(Rooms("train", 3), size=(32, 32), flips=flips)
-    singles = [crops.crop(1, index) for index in range(5, 17)]
-    together, few = crops.batch(1, 5, 12), Crops(Rooms("train", 3), size=(32, 32), flips=flips, memory=2)
-    for one, part, other in zip(zip(*singles, strict=True), together, few.batch(1, 5, 12), strict=True):
-        assert torch.equal(torch.stack(one), part)
-        assert torch.equal(part, other)
+def test_a_batch_is_the_windows_of_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By value, from all frames at once and from the frames of a batch."""
+    rooms, indices = whole_rooms(), np.arange(5, 17)
+    which = np.array([crop_frame(0, 1, index, 3) for index in indices.tolist()])
+    integrals = Stack.of(dict(enumerate(rooms.frames)), torch.device("cpu")).integrals
+    places = windows(integrals, which, 0, 1, indices, (32, 32), flips=True)
+    assert len(set(zip(*(part.tolist() for part in places[2:]), strict=True))) > 4  # flipped in several directions
+    for many in (False, True):
+        if many:
+            monkeypatch.setattr(crops_module, "BYTES", 2**20)
+        batch = Crops(rooms, (32, 32), flips=True).batch(1, 5, 12)
+        for k, (frame, top, left, upside_down, mirrored, transposed) in enumerate(zip(which, *places, strict=True)):
+            truth = rooms.frames[frame].truth[0, top : top + 32, left : left + 32].numpy()
+            truth = truth[:: -1 if upside_down else 1, :: -1 if mirrored else 1]
+            assert np.array_equal(batch.truth[k, 0].numpy(), truth.T if transposed else truth)

@@ -23,7 +23,8 @@ from spen.tasks.denoising.build import build, origin_of
 from spen.tasks.denoising.energy import DataTerm, Observation
 from spen.tasks.denoising.exporting import LARGEST, exportable, fill_any_size
 from spen.tasks.denoising.holes import fill_pyramid
-from spen.tasks.denoising.recipes import find_recipe, find_regime
+from spen.tasks.denoising.recipes import find_recipe
+from spen.tasks.denoising.regimes import find_regime
 
 SIZES = st.tuples(st.integers(1, 3), st.integers(1, 150), st.integers(1, 150), st.integers(0, 1000))
 

@@ -155,7 +155,7 @@ def test_from_download_to_frame_pairs(tmp_path: Path) -> None:
     assert counts == {"train": 6, "dev": 1, "test": 8}
     assert seen == [("fusing", 16)] * 2 + [("ray-casting train", 6), ("ray-casting dev", 1), ("ray-casting test", 8)]
     frames = DepthPairs(out, "test")
-    assert [frames.name(i) for i in (0, 7)] == ["020000", "020007"]
+    assert [frames.names[i] for i in (0, 7)] == ["020000", "020007"]
     frame = frames.frame(0)
     assert frame.noisy.shape == (1, 30, 40)
     assert frame.hole[0, 5:7, 10:15].float().mean() > 0.8  # the hole has been filled from other frames

@@ -14,14 +14,15 @@ from spen.gradients import Exact, Written
 from spen.objectives import EndToEnd
 from spen.tasks.denoising.build import WithNoise, build
 from spen.tasks.denoising.crops import Crops
-from spen.tasks.denoising.data import Rooms
+from spen.tasks.denoising.data import Rooms, Simulated
 from spen.tasks.denoising.energy import NoisyObservation, Observation
 from spen.tasks.denoising.leaves import Leaves
 from spen.tasks.denoising.losses import Target, masked_squared_error, planes
 from spen.tasks.denoising.noise import Noise, parse_noise
 from spen.tasks.denoising.noise_estimate import gaussian_sigma, noise_estimate, sensor_strength
-from spen.tasks.denoising.recipes import find_recipe, find_regime
-from spen.tasks.denoising.simulate import SENSOR_UNIT, Simulated, noisy
+from spen.tasks.denoising.recipes import find_recipe
+from spen.tasks.denoising.regimes import find_regime
+from spen.tasks.denoising.simulate import SENSOR_UNIT, noisy
 from spen.tasks.denoising.sources import CropSource
 
 # ── as it is written ──

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,73 +12,59 @@ import pytest
 import torch
 
 from spen.models import open_model
-from spen.tasks.denoising import report
-from spen.tasks.denoising import train as experiment
-from spen.tasks.denoising.crops import Crops, cut, integral_of, pixel_indices, windows
-from spen.tasks.denoising.data import Frame, Rooms
-from spen.tasks.denoising.frame_cache import keep
+from spen.tasks.denoising import crops as crops_module
+from spen.tasks.denoising import datasets, report, train
+from spen.tasks.denoising.crops import Crops, windows
+from spen.tasks.denoising.data import Frame, StoredFrames
 from spen.tasks.denoising.noise import parse_noise
-from spen.tasks.denoising.recipes import ABLATION, Network, Regime, System, expand_rows, find_recipe, find_regime
-from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure, training_curve, write_report
-from spen.tasks.denoising.reproduce import Job, _place, found, join, line_of, options_by_row, table1
-from spen.tasks.denoising.train import SPLIT_NAMES, kept_path
+from spen.tasks.denoising.recipes import ABLATION, Network, System, expand_rows, find_recipe
+from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure
+from spen.tasks.denoising.reproduce import Job, _place, finished, join, line_of, options_by_row, reproduce
+from spen.tasks.task import ReproduceOrder
 from tests.helpers import docs_script
+from tests.tasks.denoising.few_rooms import few_rooms, whole_rooms
 
-TINY = (
-    ("batches", 4),
-    ("per_epoch", 2),
-    ("batch_size", 1),
-    ("crop", (24, 32)),
-    ("width", 4),
-    ("warmup", 1),
-    ("gradient", "exact"),
-)
-
-
-class FewRooms:
-    """Small parts of a few rooms, made once."""
-
-    def __init__(self, split: str, count: int) -> None:
-        rooms = Rooms(split, count)
-        self.frames = [Frame(*(part[:, 80:128, 100:164].clone() for part in rooms.frame(i))) for i in range(count)]
-
-    def __len__(self) -> int:
-        return len(self.frames)
-
-    def name(self, index: int) -> str:
-        return str(index)
-
-    def frame(self, index: int, epoch: int = 0) -> Frame:
-        return self.frames[index]
+TINY = {
+    "batches": 4,
+    "per_epoch": 2,
+    "batch_size": 1,
+    "crop": (24, 32),
+    "width": 4,
+    "warmup": 1,
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few_rooms() -> Iterator[None]:
+def small_data() -> Iterator[None]:
     """A table in a second instead of a minute."""
-    splits = experiment.Splits(FewRooms("train", 3), FewRooms("dev", 1), FewRooms("test", 2))
-    plain = experiment.open_splits
-
-    def few(regime: Regime, *, quick: bool = False, cache: Path | str | None = None) -> experiment.Splits:
-        return splits if cache is None else plain(regime, quick=quick, cache=cache)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "open_splits", few)
-        patch.setattr(report, "open_splits", few)
+        for module in (datasets, report, train):
+            patch.setattr(module, "open_splits", lambda regime, *, quick=False: few_rooms())
         yield
 
 
-def _table(out: Path, *rows: str, options: tuple[tuple[str, Any], ...] = TINY, **more: Any) -> dict[str, Any]:
-    return table1("rooms", out, rows=rows, seeds=(0,), quick=True, accelerator="cpu", options=options, **more)
+def _order(out: Path, *rows: str, **more: Any) -> ReproduceOrder:
+    return ReproduceOrder(out, "rooms", rows, quick=True, device="cpu", tell=lambda line: None, **more)
+
+
+def _table(out: Path, *rows: str, **settings: Any) -> dict[str, Any]:
+    """A tiny table; without settings those of ``TINY``."""
+    return reproduce(_order(out, *rows, settings={} if rows == ("none",) else settings or TINY)).whole
 
 
 def _psnr(whole: dict[str, Any]) -> dict[str, float]:
     return {line["recipe"]: line["psnr"] for line in whole["table"]}
 
 
+def _results(out: Path) -> dict[str, Any]:
+    whole: dict[str, Any] = json.loads((out / "rooms" / "results.json").read_text(encoding="utf-8"))
+    return whole
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("table")
-    _table(out, "dp-3", "dp-3:steps=1:rate=0.5", "convnet+")
+    _table(out, "tv", "dp-3", "dp-3:steps=1:rate=0.5", "convnet+")
     return out
 
 
@@ -129,14 +114,14 @@ def test_the_ablation_turns_one_thing_at_a_time() -> None:
 
 def test_options_go_to_the_rows_that_have_them() -> None:
     names = ("tv", "convnet", "dp-3")
-    chosen = options_by_row(names, "rooms", (("dp-3:seconds", 5.0), ("seconds", 9.0), ("momentum", 0.5)))
+    chosen = options_by_row(names, "rooms", {"dp-3:seconds": 5.0, "seconds": 9.0, "momentum": 0.5})
     assert chosen["tv"] == ()
     assert dict(chosen["convnet"]) == {"seconds": 9.0}
     assert dict(chosen["dp-3"]) == {"seconds": 5.0, "momentum": 0.5}
     with pytest.raises(ValueError, match="no row among tv, convnet, dp-3 takes the option 'convnet:momentum'"):
-        options_by_row(names, "rooms", (("convnet:momentum", 0.5),))
+        options_by_row(names, "rooms", {"convnet:momentum": 0.5})
     with pytest.raises(ValueError, match="no row among tv takes the option 'seconds'"):
-        options_by_row(("tv",), "rooms", (("seconds", 1.0),))
+        options_by_row(("tv",), "rooms", {"seconds": 1.0})
 
 
 def test_rows_of_the_paper_are_as_the_paper_has_them() -> None:
@@ -148,48 +133,61 @@ def test_rows_of_the_paper_are_as_the_paper_has_them() -> None:
     assert plain.width == better.width == 32
 
 
-def test_finished_rows_are_kept_whatever_is_asked_next(finished: Path) -> None:
-    whole = _table(finished, "none", options=())
-    assert list(_psnr(whole)) == ["convnet+", "dp-3", "dp-3:steps=1:rate=0.5", "dp-3, shipped"]
-    assert json.loads((finished / "rooms" / "results.json").read_text())["table"] == whole["table"]
-    again = _table(finished, "dp-3")
+def test_finished_rows_are_kept_whatever_is_asked_next(made: Path) -> None:
+    whole = _table(made, "none")
+    assert list(_psnr(whole)) == ["tv", "convnet+", "dp-3", "dp-3:steps=1:rate=0.5", "dp-3, shipped"]
+    assert _results(made)["table"] == whole["table"]
+    again = _table(made, "dp-3")
     assert _psnr(again) == _psnr(whole)
     result = next(r for r in whole["results"] if r["recipe"] == "dp-3")
     assert (result["batches"], result["seed"]) == (4, 0)
     assert result["parameters"] == 4 * 49 + 4 + 16 * 49 + 4 + 4 + 1 + 3
-    assert found(finished, "rooms", quick=False) == []
+    assert _psnr(whole)["tv"] > whole["raw"]["psnr"] + 3
+    assert finished(ReproduceOrder(made, "rooms", quick=False)) == []
+    assert sorted(path.name for path in (made / "rooms").iterdir()) == [
+        "convnet+", "dp-3", "dp-3,steps=1,rate=0.5", "report.html", "results.json", "tv",
+    ]  # fmt: skip
 
 
-def test_a_finished_row_does_not_answer_for_another(finished: Path) -> None:
-    other = _table(finished, "dp-3", options=(*TINY, ("momentum", "0")))
+def test_a_classical_row_has_one_seed_and_the_others_a_spread(made: Path, tmp_path: Path) -> None:
+    whole = reproduce(_order(tmp_path, "tv", "convnet+", seeds=(0, 1), settings=TINY, merge=(made,))).whole
+    rows = {line["recipe"]: line for line in whole["table"]}
+    assert (rows["tv"]["seeds"], rows["convnet+"]["seeds"]) == (1, 2)
+    assert (rows["tv"]["spread"], rows["convnet+"]["spread"] > 0) == (None, True)
+
+
+def test_a_finished_row_does_not_answer_for_another(made: Path) -> None:
+    other = _table(made, "dp-3", **TINY, momentum="0")
     (result,) = [r for r in other["results"] if r["recipe"] == "dp-3"]
     assert "holds another run (recipe.method.momentum: " in result["problem"]
     assert result["problem"].endswith(" there, 0.0 now); give another folder, or delete it to start anew")
     assert _psnr(other)["dp-3"] is None
-    assert _psnr(_table(finished, "dp-3"))["dp-3"] is not None
+    assert _psnr(_table(made, "dp-3"))["dp-3"] is not None
 
 
-def test_what_other_machines_made_is_joined(finished: Path, tmp_path: Path) -> None:
-    whole = _table(tmp_path / "new", "none", options=(), merge=(finished,))
+def test_what_other_machines_made_is_joined(made: Path, tmp_path: Path) -> None:
+    whole = reproduce(_order(tmp_path / "new", "none", merge=(made,))).whole
     assert "dp-3" in _psnr(whole)
     assert open_model(tmp_path / "new" / "rooms" / "dp-3" / "seed-0").model is not None
     assert not (tmp_path / "new" / "rooms" / "dp-3" / "seed-0" / "state").exists()
-    assert join(finished, tmp_path / "new", "rooms") == []  # all there already
+    assert join(made, tmp_path / "new", "rooms") == []  # all there already
     with pytest.raises(ValueError, match="nowhere is no folder to join"):
         join(tmp_path / "nowhere", tmp_path, "rooms")
 
 
-def test_a_row_out_of_time_goes_on_and_ends_as_if_it_had_not_stopped(finished: Path, tmp_path: Path) -> None:
-    first = _table(tmp_path, "dp-3", seconds=0.0)
-    assert first["results"][0]["unfinished"]
-    assert "unfinished" in line_of(first["table"][0])
-    second = _table(tmp_path, "dp-3", seconds=0.0)
-    assert _psnr(second)["dp-3"] == _psnr(_table(finished, "none", options=()))["dp-3"]
+def test_a_row_out_of_time_goes_on_and_ends_as_if_it_had_not_stopped(made: Path, tmp_path: Path) -> None:
+    order = _order(tmp_path, "dp-3", settings=TINY, seconds=0.0)
+    first = reproduce(order)
+    assert first.whole["results"][0]["unfinished"]
+    assert not first.finished
+    assert "unfinished" in line_of(first.whole["table"][0])
+    second = reproduce(order)
+    assert second.finished
+    assert _psnr(second.whole)["dp-3"] == _psnr(_results(made))["dp-3"]
 
 
 def test_a_row_in_a_box_of_seconds_ends_with_a_result(tmp_path: Path) -> None:
-    boxed = (*TINY[:-1], ("batches", 10**6), ("seconds", 2.0))
-    line = _table(tmp_path, "convnet+", options=boxed)["table"][0]
+    line = _table(tmp_path, "convnet+", **{**TINY, "batches": 10**6, "seconds": 1.0})["table"][0]
     assert line["psnr"] > 20
     assert 4 < line["batches"] < 10**6, "the clock ended it, not the count"
 
@@ -210,11 +208,15 @@ def test_a_row_prints_with_its_spread_and_the_papers_figure() -> None:
     assert line_of({**line, "psnr": None, "problem": "no card"}).split() == ["dp-3", "no", "card"]
 
 
-def test_the_report_shows_the_ablation(finished: Path) -> None:
-    whole = _table(finished, "none", options=())
-    page = write_report(whole, finished).read_text(encoding="utf-8")
+def test_the_report_shows_tables_pictures_and_curves(made: Path) -> None:
+    whole = _results(made)
+    page = (made / "rooms" / "report.html").read_text(encoding="utf-8")
+    assert "<td>dp-3, shipped<td>" in page
     assert "One choice at a time" in page
     assert "steps = 1, rate = 0.5" in page
+    assert page.count("data:image/png;base64,") == 1
+    for chart in ("energy, less that of the start", "PSNR, dB", "development PSNR, dB"):
+        assert f'aria-label="{chart}"' in page
     lines = {changed: better for changed, _, better in ablation_lines(whole)}
     assert lines["dp-3 as it is"] is None
     scores = _psnr(whole)
@@ -242,39 +244,26 @@ def test_a_changed_recipe_is_compared_by_the_seeds_that_both_have() -> None:
     assert found == [("dp-3 as it is", None), ("steps = 1", pytest.approx(-0.3)), ("steps = 2", None)]
 
 
-def test_the_clock_of_a_second_stage_goes_on() -> None:
-    entries = [
-        {"stage": "pretrain", "seconds": 1.0, "dev": 30.0},
-        {"stage": "pretrain", "seconds": 2.0, "dev": 31.0},
-        {"stage": "joint", "seconds": 0.5, "dev": 32.0},
-        {"stage": "fit", "seconds": 9.0},
-    ]
-    assert training_curve(entries) == [(1.0, 30.0), (2.0, 31.0), (2.5, 32.0)]
-
-
 def test_folders_of_changed_recipes_have_plain_names() -> None:
-    job = Job("dp-3:steps=5", "rooms", 1, "out", True, "cpu", None)
+    job = Job("dp-3:steps=5", 1, ReproduceOrder(Path("out"), "rooms"))
     assert job.folder == Path("out/rooms/dp-3,steps=5/seed-1")
 
 
-def test_kept_frames_are_the_frames(tmp_path: Path) -> None:
-    frames = Rooms("dev", 2)
-    kept = keep(frames, tmp_path / "dev.safetensors")
-    assert [kept.name(i) for i in range(len(kept))] == ["dev-000000", "dev-000001"]
-    for mine, theirs in zip(kept.frame(1), frames.frame(1), strict=True):
+def test_stored_frames_are_the_frames(tmp_path: Path) -> None:
+    frames = whole_rooms()
+    StoredFrames.write(tmp_path / "a.safetensors", frames.names, [[p.numpy() for p in f] for f in frames.frames])
+    stored = StoredFrames(tmp_path / "a.safetensors")
+    assert stored.names == frames.names
+    for mine, theirs in zip(stored.frame(1), frames.frame(1), strict=True):
         assert mine.dtype == theirs.dtype
         assert torch.equal(mine, theirs)
-    for name in SPLIT_NAMES:
-        shutil.copy(tmp_path / "dev.safetensors", kept_path(tmp_path, name, quick=True))
-    assert len(experiment.open_splits(find_regime("rooms"), quick=True, cache=tmp_path).test) == 2
-    assert len(experiment.open_splits(find_regime("rooms"), quick=False, cache=tmp_path).dev) == 40
 
 
 GAUSSIAN = parse_noise("gaussian:25")
 
 
-def test_noise_is_drawn_for_every_batch_and_again_the_same() -> None:
-    frames = FewRooms("train", 2)
+def test_noise_is_drawn_for_every_batch_and_again_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = few_rooms().train
     crops = Crops(frames, (16, 16), noise=GAUSSIAN)
     first, second = crops.batch(0, 0, 64), crops.batch(0, 64, 64)
     again = Crops(frames, (16, 16), noise=GAUSSIAN).batch(0, 0, 64)
@@ -283,21 +272,8 @@ def test_noise_is_drawn_for_every_batch_and_again_the_same() -> None:
     assert not torch.equal(*noise)
     assert float(noise[0].std()) == pytest.approx(25 / 255, rel=0.02)
     assert not torch.equal(crops.batch(1, 0, 64).noisy - crops.batch(1, 0, 64).truth, noise[0])
-    scattered = Crops(frames, (16, 16), noise=GAUSSIAN, memory=1).batch(0, 0, 64)  # too many frames to stack
-    assert torch.equal(scattered.noisy, first.noisy)
-
-
-def test_crops_gathered_at_once_are_the_crops_cut_one_by_one() -> None:
-    frames = [Rooms("train", 2).frame(k) for k in range(2)]
-    integrals, truths = np.stack([integral_of(frame) for frame in frames]), torch.cat([f.truth for f in frames])
-    indices, which = np.arange(24), np.arange(24) % 2
-    places = windows(integrals, which, 0, 0, indices, (24, 24), flips=True)
-    assert len(set(zip(*(part.tolist() for part in places[2:]), strict=True))) == 8
-    for index, crop in enumerate(truths[pixel_indices(which, places, (24, 24))]):
-        assert torch.equal(crop, cut(frames[index % 2], 0, 0, index, (24, 24), flips=True).truth[0])
-    still = windows(integrals, which[:1], 0, 0, indices[:1], (3, 4))
-    (top,), (left,) = still.top, still.left
-    assert torch.equal(truths[pixel_indices(which[:1], still, (3, 4))][0], truths[0, top : top + 3, left : left + 4])
+    monkeypatch.setattr(crops_module, "BYTES", 1)  # no frame fits
+    assert torch.equal(Crops(frames, (16, 16), noise=GAUSSIAN).batch(0, 0, 64).noisy, first.noisy)
 
 
 def test_windows_fall_evenly_and_do_not_depend_on_their_company() -> None:
@@ -330,9 +306,9 @@ def test_photographs_are_grey_and_black_in_them_is_no_gap() -> None:
         assert np.isnan(shown[1].get_array().filled(np.nan)).sum() == (frame is depth)
 
 
-def test_the_page_takes_its_tables_from_the_results(finished: Path) -> None:
+def test_the_page_takes_its_tables_from_the_results(made: Path) -> None:
     script = docs_script("denoising_table")
-    whole = _table(finished, "none", options=())
+    whole = _results(made)
     table = script.main_table(whole)
     score = _psnr(whole)["dp-3"]
     assert f"| `dp-3` | {score:.2f} |" in table

@@ -8,12 +8,8 @@ import torch
 from torch import Tensor
 
 from spen.tasks.denoising.data import DepthPairs, Rooms
-from spen.tasks.denoising.sensor import (
-    STRENGTH_30DB_REDKITCHEN,
-    STRENGTH_30DB_ROOMS,
-    Reading,
-    Sensor,
-)
+from spen.tasks.denoising.regimes import STRENGTH_30DB_REDKITCHEN, STRENGTH_30DB_ROOMS
+from spen.tasks.denoising.sensor import Reading, Sensor
 from spen.tasks.locations import find_data
 from tests.helpers import docs_script
 

@@ -12,30 +12,37 @@ import torch
 from PIL import Image
 
 from spen.models import open_model, shipped
-from spen.tasks.denoising.baselines.classical import REAL_DEPTH_TV
+from spen.tasks.denoising.baselines.classical import CANDIDATES
 from spen.tasks.denoising.build import build, build_model, build_objective, whole_truth
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.datasets import Splits
+from spen.tasks.denoising.datasets import open_splits
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import load_image
-from spen.tasks.denoising.losses import Target, masked_squared_error, observation, summed_squared_error
+from spen.tasks.denoising.losses import Target, masked_squared_error, summed_squared_error
 from spen.tasks.denoising.metrics import PSNR, psnr
 from spen.tasks.denoising.predict import FileDenoiser
-from spen.tasks.denoising.recipes import RECIPES, REGIMES, Classical, System, find_recipe, find_regime
-from spen.tasks.denoising.reproduce import Job, plan, run_job, table1
-from spen.tasks.denoising.simulate import Simulated
+from spen.tasks.denoising.recipes import RECIPES, Classical, System, find_recipe
+from spen.tasks.denoising.regimes import REGIMES, find_regime
+from spen.tasks.denoising.reproduce import Job, run_job
 from spen.tasks.denoising.sources import CropSource, FrameSource
-from spen.tasks.denoising.train import evaluate, open_splits, train
+from spen.tasks.denoising.train import evaluate, train
+from spen.tasks.task import ReproduceOrder
 from tests.cli import world
+from tests.tasks.denoising.few_rooms import few_rooms, whole_rooms
 
 TINY = {"batches": 2, "per_epoch": 2, "batch_size": 1, "crop": (24, 32), "width": 4, "warmup": 1}
 
 
+COMPILED = ("foe-3", "dp-3", "dp-icnn")  # one of each kind of energy: compiling takes seconds
+
+
 def _small(name: str) -> dict[str, object]:
-    options = dict(TINY)
-    if isinstance(find_recipe(name).method, System):
-        options["steps"] = min(3, find_recipe(name).method.steps)  # type: ignore[union-attr]
+    options, method = dict(TINY), find_recipe(name).method
+    if isinstance(method, System):
+        options |= {"steps": min(3, method.steps)} | (
+            {} if name in COMPILED or method.prior == "unet" else {"gradient": "exact"}
+        )
     return options
 
 
@@ -45,7 +52,7 @@ def test_every_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
     recipe = find_recipe(name).with_options(**_small(name))
     model, objective = build(recipe, find_regime("rooms"))
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
-    source = CropSource(Crops(Rooms("train", 2), recipe.schedule.crop), 1, 2)
+    source = CropSource(Crops(whole_rooms(), recipe.schedule.crop), 1, 2)
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
     for x, y in source.batches(0):
         optimizer.zero_grad()
@@ -60,43 +67,20 @@ def test_every_recipe_trains_two_steps(name: str, tmp_path: Path) -> None:
 
 def test_a_run_is_trained_scored_and_loaded(tmp_path: Path) -> None:
     recipe = find_recipe("dp-3").with_options(**_small("dp-3"))
-    run = train(recipe, find_regime("rooms"), tmp_path / "run", quick=True, accelerator="cpu", progress=False)
+    run = train(recipe, find_regime("rooms"), tmp_path / "run", splits=few_rooms(), accelerator="cpu", progress=False)
     assert run is not None
     opened = open_model(run.folder)
     denoise, model = opened.denoise, opened.model
     assert model is not None
     assert model.energy.parts["prior"].energy.first.out_channels == 4  # type: ignore[operator, union-attr, index]
-    scores = evaluate(denoise, open_splits(find_regime("rooms"), quick=True).test, every=3)
+    scores = evaluate(denoise, few_rooms().train, every=2)
     assert scores["frames"] == 2
     assert scores["psnr"] > 25
 
 
-def test_the_table_counts_what_is_done(tmp_path: Path) -> None:
-    whole = table1(
-        "rooms",
-        tmp_path,
-        rows=("tv", "foe-3"),
-        seeds=(0, 1),
-        quick=True,
-        accelerator="cpu",
-        options=tuple(TINY.items()),
-    )
-    rows = {line["recipe"]: line for line in whole["table"]}
-    assert rows["tv"]["seeds"] == 1
-    assert rows["foe-3"]["seeds"] == 2
-    assert rows["foe-3"]["spread"] is not None
-    assert rows["dp-3, shipped"]["psnr"] > rows["tv"]["psnr"] > whole["raw"]["psnr"] + 5
-    assert json.loads((tmp_path / "rooms" / "results.json").read_text())["table"] == whole["table"]
-    from spen.tasks.denoising.report import write_report
-
-    page = write_report(whole, tmp_path).read_text(encoding="utf-8")
-    assert page.count("data:image/png;base64,") == 3
-    assert "dp-3, shipped" in page
-
-
 def test_a_row_that_fails_is_told_and_the_rest_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPEN_DATA", str(tmp_path / "nowhere"))
-    result = run_job(Job("dp-3", "redkitchen", 0, str(tmp_path), True, "cpu", None))
+    result = run_job(Job("dp-3", 0, ReproduceOrder(tmp_path, "redkitchen", quick=True, device="cpu")))
     assert result["problem"].startswith("no denoising/redkitchen under")
     with pytest.raises(FileNotFoundError, match=r"no denoising/redkitchen under .*; set SPEN_DATA"):
         open_splits(find_regime("redkitchen"))
@@ -108,20 +92,21 @@ def test_half_of_the_frames_to_choose_by_leaves_the_test_split_alone(
     world.depth_pairs(tmp_path / "denoising" / "redkitchen", train=4)
     monkeypatch.setenv("SPEN_DATA", str(tmp_path))
     whole, half = open_splits(find_regime("redkitchen")), open_splits(find_regime("redkitchen-half"))
-    assert [half.train.name(i) for i in range(len(half.train))] == ["000000", "000001"]
+    assert half.train.names == ["000000", "000001"]
     assert len(whole.train) == 4
     assert half.test is half.dev
     assert find_recipe("spen-best", "redkitchen-half") == find_recipe("spen-best", "redkitchen")
     run = train(find_recipe("tv"), find_regime("redkitchen-half"), tmp_path / "run", accelerator="cpu", progress=False)
     assert run is not None
     tried = json.loads((run.folder / "chosen.json").read_text())["scores"]
-    assert [options for options, _ in tried] == [asdict(candidate) for candidate in REAL_DEPTH_TV]
+    assert [options for options, _ in tried] == [asdict(candidate) for candidate in CANDIDATES["tv", True]]
 
 
 def test_quick_plans_touch_only_what_descends() -> None:
-    assert plan(find_recipe("tv"), quick=True) == find_recipe("tv")
-    assert plan(find_recipe("dp-3"), quick=True).schedule.batches < find_recipe("dp-3").schedule.batches
-    assert plan(find_recipe("dp-3"), quick=False) == find_recipe("dp-3")
+    quick, whole = (ReproduceOrder(Path("out"), "rooms", quick=quick) for quick in (True, False))
+    assert Job("tv", 0, quick).planned() == find_recipe("tv")
+    assert Job("dp-3", 0, quick).planned().schedule.batches < find_recipe("dp-3").schedule.batches
+    assert Job("dp-3", 0, whole).planned() == find_recipe("dp-3")
 
 
 def test_options_from_a_command_line_take_the_right_type() -> None:
@@ -145,44 +130,6 @@ def test_options_from_a_command_line_take_the_right_type() -> None:
         find_recipe("dp-4")
     with pytest.raises(ValueError, match="there is no denoising data set 'moon'; there are rooms"):
         find_regime("moon")
-
-
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"momentum": 0.9},
-        {"rate": 0.5},
-        {"weight": 0.5},
-        {"temperature": 5.0},
-        {"steps": 5},
-        {"size": 5},
-        {"width": 6},
-        {"blind": False},
-        {"prior": "foe"},
-    ],
-    ids=str,
-)
-def test_every_option_of_a_system_changes_the_prediction(option: dict[str, object]) -> None:
-    frame = Rooms("dev", 1).frame(0)
-    x = Observation(*(part[None, :, 60:90, 60:100] for part in observation(frame)))
-
-    def output(**options: object) -> torch.Tensor:
-        torch.manual_seed(0)
-        recipe = (
-            find_recipe("dp-3").with_options(width=4, **options)
-            if "width" not in options
-            else (find_recipe("dp-3").with_options(**options))
-        )
-        assert isinstance(recipe.method, System)
-        model = build_model(recipe.method, 2.5)
-        if "blind" in options or not options:  # at the start filters have no mean to take away
-            with torch.no_grad():
-                model.energy.parts["prior"].energy.first.weight.add_(0.05)  # type: ignore[operator, union-attr, index]
-        with torch.no_grad():
-            return model(x).output
-
-    base = output() if "blind" in option else output(learn_rates=True)
-    assert not torch.allclose(output(**option), base, atol=1e-7)
 
 
 def test_objectives_and_strategies_follow_the_recipe() -> None:
@@ -279,7 +226,10 @@ def test_folders_are_denoised_and_sources_are_safe(tmp_path: Path) -> None:
     assert {"dp-3", "srl-grammar"} <= set(shipped())
 
 
-def _crops_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **options: str) -> Crops:
+@pytest.mark.parametrize("option", ["true", "false"])
+def test_crops_are_flipped_and_read_anew_when_asked(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[Crops] = []
 
     def crops(*args: object, **options: object) -> Crops:
@@ -287,30 +237,13 @@ def _crops_of_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **option
         return made[-1]
 
     monkeypatch.setattr("spen.tasks.denoising.train.Crops", crops)
-    few = {"batches": 1, "batch_size": 1, "crop": "16x16", "width": 2, "warmup": 0}
-    recipe = find_recipe("foe-3").with_options(**few, **options)
-    train(recipe, find_regime("rooms"), tmp_path, quick=True, accelerator="cpu", progress=False)
-    [one] = made
-    return one
+    few = {"batches": 1, "batch_size": 1, "crop": "16x16", "width": 2, "warmup": 0, "flips": option, "fresh": option}
+    recipe, regime = find_recipe("foe-3").with_options(**few), find_regime("rooms")
+    train(recipe, regime, tmp_path, splits=few_rooms(), accelerator="cpu", progress=False)
+    assert [(one.flips, one.noise) for one in made] == [(True, regime.noise) if option == "true" else (False, None)]
 
 
-@pytest.mark.parametrize("flips", [False, True])
-def test_crops_of_depth_are_turned_over_when_asked(
-    flips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert _crops_of_training(tmp_path, monkeypatch, flips=str(flips).lower()).flips == flips
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_readings_are_drawn_anew_when_asked(fresh: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise = _crops_of_training(tmp_path, monkeypatch, fresh=str(fresh).lower()).noise
-    rooms = open_splits(find_regime("rooms"), quick=True).train
-    assert isinstance(rooms, Simulated)
-    assert noise == (rooms.noise if fresh else None)  # that of the sensor that the frames came from
-
-
-def test_real_readings_cannot_be_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spen.tasks.denoising.train.open_splits", lambda *a, **k: Splits(*[Rooms("train", 1)] * 3))
+def test_real_readings_cannot_be_drawn_anew(tmp_path: Path) -> None:
     recipe = find_recipe("foe-3").with_options(fresh=True)
     with pytest.raises(ValueError, match="fresh is for simulated readings, and those of redkitchen are real"):
-        train(recipe, find_regime("redkitchen"), tmp_path, accelerator="cpu", progress=False)
+        train(recipe, find_regime("redkitchen"), tmp_path, splits=few_rooms())

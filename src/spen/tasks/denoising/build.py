@@ -34,12 +34,14 @@ from spen.tasks.denoising.energy import (
     FieldOfExperts,
     NoisyObservation,
     Observed,
+    with_noise,
 )
 from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.losses import Target, masked_squared_error, summed_squared_error
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import noise_estimate
-from spen.tasks.denoising.recipes import Network, Recipe, Regime, System, find_recipe, find_regime
+from spen.tasks.denoising.recipes import Classical, Network, Recipe, System, find_recipe
+from spen.tasks.denoising.regimes import Regime, find_regime
 from spen.tasks.denoising.unet import DenoiserEnergy, UNetDenoiser, UNetPrior
 
 Denoise = Callable[[Observed], Tensor]
@@ -59,7 +61,7 @@ _STRATEGIES: dict[str, Callable[[], GradientStrategy]] = {
 
 
 class WithNoise(nn.Module):
-    """F of a model that is told the noise: what x says of it, or an estimate of noise of this kind."""
+    """F of a noise-conditioned model: the noise level of x, or an estimate for noise of this kind."""
 
     def __init__(self, kind: Kind) -> None:
         super().__init__()
@@ -68,11 +70,11 @@ class WithNoise(nn.Module):
     def forward(self, x: Observed) -> NoisyObservation:
         if isinstance(x, NoisyObservation):
             return x
-        return NoisyObservation(x.image, x.seen, noise_estimate(x, self.kind))
+        return with_noise(x, noise_estimate(x, self.kind).flatten())
 
 
 class ZerosAsReadings(nn.Module):
-    """F(x) without a mask: what the sensor missed is a reading of zero."""
+    """F(x) without a mask: missing readings count as readings of zero."""
 
     def forward(self, x: Observed) -> Observed:
         return x._replace(seen=torch.ones_like(x.seen))
@@ -86,34 +88,39 @@ class StartFromReading(nn.Module):
 
 
 class FillHoles(nn.Module):
-    """Init for depth images: y_0 is the observation, with means of the readings around where there is none."""
+    """Init for depth images: y_0 is the observation, with its holes filled by means of the readings around."""
 
     def forward(self, features: Observed) -> Tensor:
         return fill_pyramid(features.image, features.seen)
 
 
 def build_prior(system: System, scale: float) -> Energy:
-    """−log P, fed the image times ``scale``."""
-    shape = (system.width, system.size)
-    fed: dict[str, Any] = {"temperature": system.temperature, "scale": scale}
+    """−log P of the image times ``scale``."""
+    if system.prior == "unet":
+        low = system.gradient in ("written-bf16", "written-compiled")
+        return _unet(system, scale, torch.bfloat16 if low else None, compiled=system.gradient == "written-compiled")
+    options: dict[str, Any] = {"temperature": system.temperature, "scale": scale}
     if system.prior == "foe":
-        return FieldOfExperts(*shape, **fed, blind=system.blind)
-    fed["average_pooling"] = system.average_pooling
-    if system.prior == "deep":
-        return DeepPrior(*shape, **fed, padding="reflect", blind=system.blind)
+        return FieldOfExperts(system.width, system.size, **options, blind=system.blind)
+    options["average_pooling"] = system.average_pooling
     if system.prior == "convex":
-        return ConvexDeepPrior(*shape, **fed)
+        return ConvexDeepPrior(system.width, system.size, **options)
+    options |= {"padding": "reflect", "blind": system.blind}
     if system.prior == "convex+":
-        return ConvexDeepPrior(*shape, **fed, padding="reflect", blind=system.blind, free=True)
+        return ConvexDeepPrior(system.width, system.size, **options, free=True)
+    return DeepPrior(system.width, system.size, **options)
+
+
+def _unet(method: System | Network, scale: float, precision: torch.dtype | None, *, compiled: bool) -> UNetPrior:
     return UNetPrior(
-        system.width,
-        system.blocks,
-        scales=system.scales,
-        scale=system.gain * scale,
-        floor=system.floor,
-        blind=system.blind,
-        precision=torch.bfloat16 if system.gradient in ("written-bf16", "written-compiled") else None,
-        compiled=system.gradient == "written-compiled",
+        method.width,
+        method.blocks,
+        scales=method.scales,
+        scale=method.gain * scale,
+        floor=method.floor,
+        blind=method.blind,
+        precision=precision,
+        compiled=compiled,
     )
 
 
@@ -128,7 +135,7 @@ def build_model(system: System, scale: float, kind: Kind = "gaussian") -> spen.S
         raise ValueError(f"the prior {system.prior!r} has no formula of its gradient; use another gradient")
     else:
         energy = Sum(local=DataTerm(), prior=Scaled(prior, system.weight / scale**2, learned=True))
-    features: list[nn.Module] = [WithNoise(kind)] if system.told else []
+    features: list[nn.Module] = [WithNoise(kind)] if system.reads_noise else []
     features += [] if system.mask else [ZerosAsReadings()]
     rule = Momentum(
         system.steps,
@@ -154,15 +161,15 @@ def build_objective(system: System) -> Objective:
 
 
 def whole_truth(target: Target) -> Tensor:  # (B, 1, H, W)
-    """y*, with means around where it is not known: a zero there would be a cliff that E(y*) learns to like."""
+    """y*, filled where it is not known: a zero there would be a step that lowers E(y*) in training."""
     known = (target.truth > 0) | (target.scored > 0)
     return fill_pyramid(target.truth, known)
 
 
 class DenoiserPretraining(Objective):
-    """ℓ(y_0 − R(y_0; x)/s, y*): the net of a ``DenoiserEnergy`` as a feed-forward denoiser, before it is descended.
+    """ℓ(y_0 − R(y_0; x)/s, y*): trains the net of a ``DenoiserEnergy`` as a feed-forward denoiser.
 
-    Where R is the noise, a step along −JᵀR takes most of it away: the descent starts as a denoiser, not as nothing.
+    Where R is the noise, a step along −JᵀR removes most of it: the descent starts as a denoiser.
     """
 
     def __init__(self, loss: Loss) -> None:
@@ -179,69 +186,54 @@ class DenoiserPretraining(Objective):
 
 def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
     """The model of a recipe and the objective it is trained with. A network is a SPEN whose Init does everything."""
-    objective: Objective
-    if isinstance(recipe.method, System):
-        model, objective = build_model(recipe.method, regime.scale, regime.kind), build_objective(recipe.method)
-    elif isinstance(recipe.method, Network):
-        minimizer = spen.Minimizer(Reals(), GradientDescent(1, 1e-3), Exact())
+    method = recipe.method
+    objective: Objective = Feedforward(masked_squared_error)
+    if isinstance(method, Classical):
+        raise ValueError(f"{recipe.name} has nothing to train by gradient")
+    if isinstance(method, System):
+        model, objective = build_model(method, regime.scale, regime.kind), build_objective(method)
+    else:
         model = spen.SPEN(
             energy=DataTerm(),
-            init=_network(recipe.method, regime.scale),
-            features=WithNoise(regime.kind) if recipe.method.told else None,
-            minimizer=minimizer,
+            init=build_network(method, regime.scale),
+            features=WithNoise(regime.kind) if method.reads_noise else None,
+            minimizer=spen.Minimizer(Reals(), GradientDescent(1, 1e-3), Exact()),
         )
-        objective = Feedforward(masked_squared_error)
-    else:
-        raise ValueError(f"{recipe.name} has nothing to train by gradient")
     model.origin = origin_of(recipe, regime)
     return model, objective
 
 
+def build_network(method: Network, scale: float) -> nn.Module:
+    """A feed-forward predictor, Observation → image."""
+    from spen.tasks.denoising.baselines.networks import ConvNet, ProximalNet
+
+    if method.kind == "unet":
+        return UNetDenoiser(_unet(method, scale, torch.bfloat16, compiled=True))
+    if method.kind == "proximal":
+        return ProximalNet(filters=method.width, size=method.size, iterations=method.iterations, scale=scale)
+    return ConvNet(
+        width=method.width,
+        depth=method.depth,
+        size=method.size,
+        residual=method.residual,
+        blind=method.blind,
+        mask=method.mask,
+        scale=scale,
+    )
+
+
 def origin_of(recipe: Recipe, regime: Regime) -> Origin:
-    """What config.json says of a model."""
+    """The task and the settings that config.json stores."""
     return Origin(recipe.task, {"recipe": recipe.name, "data": regime.saved, "options": asdict(recipe.method)})
 
 
 def rebuild(recipe: str, data: str | dict[str, Any], options: dict[str, Any]) -> spen.SPEN:
-    """The model of a recipe, from what a saved model's config.json says of it."""
+    """The model of a recipe, from the settings of config.json."""
     return build(find_recipe(recipe).restored(options), find_regime(data))[0]
 
 
-def kind_of(recipe: Recipe, regime: Regime) -> Kind | None:
-    """Of the noise that a model is told; None for a model that is told none."""
-    return regime.kind if recipe.method.told else None
-
-
-def _network(method: Network, scale: float) -> nn.Module:
-    from spen.tasks.denoising.baselines.networks import ConvNet, ProximalNet
-
-    if method.kind == "unet":
-        prior = UNetPrior(
-            method.width,
-            method.blocks,
-            scales=method.scales,
-            scale=method.gain * scale,
-            floor=method.floor,
-            blind=method.blind,
-            precision=torch.bfloat16,
-            compiled=True,
-        )
-        return UNetDenoiser(prior)
-    if method.kind == "convnet":
-        return ConvNet(
-            width=method.width,
-            depth=method.depth,
-            size=method.size,
-            residual=method.residual,
-            blind=method.blind,
-            mask=method.mask,
-            scale=scale,
-        )
-    return ProximalNet(filters=method.width, size=method.size, iterations=method.iterations, scale=scale)
-
-
 def denoiser(model: spen.SPEN, objective: Objective, device: str = "cpu") -> Denoise:
-    """A trained model as a function; the model goes to the device and learns no more."""
+    """A trained model as a function; the model is moved to the device and frozen."""
     model.to(device).eval().requires_grad_(False)
 
     def denoise(x: Observed) -> Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -10,10 +12,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.denoising.data import CROP, Frame, Frames, generator_of
+from spen.tasks.denoising.data import Frame, Frames, generator_of
 from spen.tasks.denoising.noise import Kind, Noise
 from spen.tasks.denoising.noise_estimate import frame_noise
 from spen.tasks.denoising.simulate import deviations, draw_levels, noisy, read_again
+
+CROP = (96, 128)
+
+BYTES = 4 * 2**30
+"""Of decoded frames that are cached; the oldest are read again."""
+
+LEAST_SCORED = 0.1
+"""The share of scored pixels that a crop should have: one without any would carry no loss."""
+
+_DRAWS = 8
 
 
 @lru_cache(maxsize=8)
@@ -22,25 +34,18 @@ def _order(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
 
 
 def crop_frame(seed: int, epoch: int, index: int, count: int) -> int:
-    """Which of `count` frames crop `index` is cut from: each run of `count` crops meets every frame once."""
+    """The frame, of `count`, that crop `index` is cut from: each run of `count` crops meets every frame once."""
     return int(_order(seed, epoch * 1_000_003 + index // count, count)[index % count])
 
 
 class Windows(NamedTuple):
-    """Where crops lie in their frames, and how each is turned over: (count,) each."""
+    """Where crops lie in their frames, and how each is flipped: (count,) each."""
 
     top: NDArray[np.int64]
     left: NDArray[np.int64]
     upside_down: NDArray[np.bool_]
     mirrored: NDArray[np.bool_]
     transposed: NDArray[np.bool_]
-
-    def repeated(self, times: int) -> Windows:
-        """Each one so many times."""
-        return Windows(*(part.repeat(times) for part in self))  # type: ignore[arg-type]
-
-
-_DRAWS = 8
 
 
 def windows(
@@ -51,12 +56,11 @@ def windows(
     indices: NDArray[np.int64],  # (count,)
     size: tuple[int, int] = CROP,
     flips: bool = False,
-    least_scored: float = 0.1,
 ) -> Windows:
-    """The windows of crops of an epoch, each drawn from (seed, epoch, its index) alone, whichever others are asked for.
+    """The windows of crops of an epoch, each drawn from (seed, epoch, its index) alone.
 
-    A window with fewer scored pixels than `least_scored` would carry no loss; the next of eight draws is taken then,
-    or the fullest. A sensor's shadows fall to one side, so depth frames are best left unflipped.
+    A window with fewer scored pixels than `LEAST_SCORED` is drawn again, up to eight times; then the fullest is taken.
+    A sensor's shadows fall to one side, so depth frames are best left unflipped.
     """
     height, width = integrals.shape[1] - 1, integrals.shape[2] - 1
     if height < size[0] or width < size[1]:
@@ -67,7 +71,7 @@ def windows(
     low, right, frame = top + size[0], left + size[1], which[:, None]
     scored = integrals[frame, low, right] - integrals[frame, top, right]
     scored = scored - integrals[frame, low, left] + integrals[frame, top, left]
-    enough = scored >= least_scored * size[0] * size[1]
+    enough = scored >= LEAST_SCORED * size[0] * size[1]
     best = np.where(enough.any(1), enough.argmax(1), scored.argmax(1))[:, None]
     turns = (uniform[:, 2 * _DRAWS :] < 0.5) & flips
     turns[:, 2] &= size[0] == size[1]
@@ -89,71 +93,27 @@ def _key(seed: int, epoch: int) -> NDArray[np.uint64]:
     return np.random.SeedSequence([seed, epoch, 1]).generate_state(1, np.uint64).astype(np.uint64)
 
 
-def integral_of(frame: Frame) -> NDArray[np.int32]:
-    """Sums of the scored pixels above and left of every corner, so that any window is counted at once."""
-    scored = frame.scored[0].numpy().astype(np.int32)
-    return np.pad(scored.cumsum(0, dtype=np.int32).cumsum(1, dtype=np.int32), ((1, 0), (1, 0)))
+class Stack(NamedTuple):
+    """Frames of one size as one tensor."""
 
+    indices: NDArray[np.int64]  # (N,) of the frames, in rising order
+    parts: Tensor  # (6, N, C, H, W)
+    integrals: NDArray[np.int32]  # (N, H + 1, W + 1): how many scored pixels lie above and left of each corner
 
-def cut(
-    frame: Frame,  # parts (C, H, W)
-    seed: int,
-    epoch: int,
-    index: int,
-    size: tuple[int, int] = CROP,
-    flips: bool = False,
-    least_scored: float = 0.1,
-) -> Frame:  # parts (C, *size)
-    """Crop `index` of an epoch, at its window."""
-    first, only = np.zeros(1, np.int64), np.array([index])
-    where = windows(integral_of(frame)[None], first, seed, epoch, only, size, flips, least_scored)
-    return Frame(*(_piece(part, where, 0, size).contiguous() for part in frame))
-
-
-def _piece(part: Tensor, places: Windows, k: int, size: tuple[int, int]) -> Tensor:  # (…, H, W) -> (…, *size)
-    top, left = int(places.top[k]), int(places.left[k])
-    part = part[..., top : top + size[0], left : left + size[1]]
-    axes = [axis for axis, turned in ((-2, places.upside_down[k]), (-1, places.mirrored[k])) if turned]
-    part = part.flip(axes) if axes else part
-    return part.transpose(-2, -1) if places.transposed[k] else part
-
-
-def pixel_indices(
-    which: NDArray[np.int64], places: Windows, size: tuple[int, int], device: torch.device | str = "cpu"
-) -> tuple[Tensor, Tensor, Tensor]:  # each broadcasts to (count, *size)
-    """Frame, row and column of every pixel of every crop: turning a crop over only reorders them."""
-    rows, columns = (
-        start[:, None] + np.where(turned[:, None], np.arange(length)[::-1], np.arange(length))
-        for start, turned, length in zip(places[:2], places[2:4], size, strict=True)
-    )
-    table = torch.from_numpy(np.concatenate([rows, columns, which[:, None], places.transposed[:, None]], 1))
-    down, across, frame, swapped = (part[:, None] for part in _sent(table, device).split([*size, 1, 1], 1))
-    if not places.transposed.any():
-        return frame, down.mT, across
-    swap = swapped > 0
-    return frame, torch.where(swap, down, down.mT), torch.where(swap, across.mT, across)
-
-
-def _sent(table: Tensor, device: torch.device | str) -> Tensor:
-    """On the device, by one copy that the host does not wait for."""
-    if torch.device(device).type != "cuda":
-        return table
-    return table.pin_memory().to(device, non_blocking=True)
-
-
-def _stack(frames: list[Frame]) -> Tensor:  # (6, N·C, H, W)
-    return torch.stack([torch.cat([part.float() for part in column]) for column in zip(*frames, strict=True)])
-
-
-BYTES = 4 * 2**30
-"""Of decoded frames that are kept; the oldest are read again."""
+    @classmethod
+    def of(cls, frames: dict[int, Frame], device: torch.device) -> Stack:
+        columns = zip(*frames.values(), strict=True)
+        parts = torch.stack([torch.stack([part.float() for part in column]) for column in columns])
+        scored = parts[3, :, 0].numpy().astype(np.int32)
+        sums = scored.cumsum(1, dtype=np.int32).cumsum(2, dtype=np.int32)
+        return cls(np.array(list(frames)), parts.to(device), np.pad(sums, ((0, 0), (1, 0), (1, 0))))
 
 
 class Crops:
     """Random crops of a set of frames; `batch(epoch, first, count)` depends on its arguments and the seed alone.
 
-    Frames of one size are kept as one tensor on ``device`` and a batch is cut in one operation: cutting crops one by
-    one in Python takes longer than a training step on a fast card. The planes of colours count as images of their own.
+    Frames are stacked by size on ``device``: all of them once if they fit into ``BYTES``, else those of each batch.
+    The planes of colours count as images of their own.
     """
 
     def __init__(
@@ -162,141 +122,99 @@ class Crops:
         size: tuple[int, int] = CROP,
         seed: int = 0,
         flips: bool = False,
-        memory: int = 512,
         device: str = "cpu",
         noise: Noise | None = None,
         kind: Kind | None = None,
     ) -> None:
-        """`memory` is how many frames are kept decoded.
-
-        `noise` is drawn anew for every crop, in place of what the frames came with: a net that meets the same noise
-        again and again learns it by heart. A sensor reads whole frames anew, since what it misses depends on what
-        stands around. `kind` asks for the noise of every crop as well: the level that was drawn, or an estimate from
-        the whole frame where noise is real.
+        """`noise` is drawn anew for every crop, in place of what the frames came with: a net that meets the same noise
+        again and again memorises it. A sensor reads whole frames anew, since what it misses depends on what stands
+        around. With `kind`, `noisy_batch` also returns the noise of every crop: the level that was drawn, or an
+        estimate from the whole frame where noise is real.
         """
         self.frames, self.size, self.seed, self.flips = frames, size, seed, flips
-        self.memory, self.device, self.noise, self.kind = memory, torch.device(device), noise, kind
-        self._kept: dict[int, Frame] = {}
-        self._stacked: Tensor | None = None  # (6, N·C, H, W), once every frame is there
-        self._planes = 1  # C
-        self._integrals = np.zeros((0, 1, 1), np.int32)  # (N, H + 1, W + 1)
+        self.device, self.noise, self.kind = torch.device(device), noise, kind
+        self._cache: dict[int, Frame] = {}
+        self._stacks: list[Stack] | None = None
         self._estimates: dict[int, Tensor] = {}
-        self._scattered = len(frames) > memory  # whether frames cannot be stacked
-
-    def crop(self, epoch: int, index: int) -> Frame:  # parts (C, *size)
-        """One crop, with the noise that its frame came with."""
-        frame = self._frame(crop_frame(self.seed, epoch, index, len(self.frames)))
-        return cut(frame, self.seed, epoch, index, self.size, self.flips)
-
-    def _frame(self, which: int) -> Frame:
-        # A plain dict, oldest out first, so that worker processes can receive a copy of this object.
-        if which not in self._kept:
-            frame = self.frames.frame(which)
-            room = min(self.memory, BYTES // _bytes(frame))
-            while len(self._kept) >= max(room, 1):
-                self._kept.pop(next(iter(self._kept)))
-            self._kept[which] = frame
-        return self._kept[which]
 
     def batch(self, epoch: int, first: int, count: int) -> Frame:  # parts (count·C, 1, *size)
         return self.noisy_batch(epoch, first, count)[0]
 
     def noisy_batch(self, epoch: int, first: int, count: int) -> tuple[Frame, Tensor | None]:
-        """The crops, and the standard deviation of the noise of each of their planes, if ``kind`` asked for it."""
-        indices = range(first, first + count)
-        levels = None
-        if self.noise is not None:
-            levels = draw_levels(self.noise, count, self._generator(epoch, first, 5))
-        which = np.array([crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices])
-        sensing = self.noise is not None and self.noise.kind == "depth-sensor"
-        stacked = self._stackable()
-        few = [] if stacked or not sensing else [self._frame(w) for w in which.tolist()]
-        if stacked or (sensing and len({frame.truth.shape for frame in few}) == 1):
-            found = self._cut_together(few, which, epoch, first, levels if sensing else None)
-        else:
-            crops = []
-            for k, index in enumerate(indices):
-                frame = self._frame(int(which[k]))
-                if sensing:
-                    assert levels is not None
-                    once = read_again(
-                        _stack([frame]), levels[k : k + 1].cpu(), generator_of(self.seed, epoch, index, 3)
-                    )
-                    frame = _frame_of(once[:, 0, None])
-                crops.append(cut(frame, self.seed, epoch, index, self.size, self.flips))
-            found = Frame(*(torch.stack(column).to(self.device) for column in zip(*crops, strict=True)))
-        if self.noise is not None and levels is not None and not sensing:
-            found = found._replace(noisy=noisy(self.noise, found.truth, levels, self._generator(epoch, first, 2)))
-        told = self._told(found, which, levels)
-        return Frame(*(part.flatten(0, 1)[:, None] for part in found)), told
+        """The crops, and with ``kind`` the standard deviation of the noise of each of their planes."""
+        indices, noise = np.arange(first, first + count), self.noise
+        which = np.array([crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices.tolist()])
+        levels = None if noise is None else draw_levels(noise, count, self._generator(epoch, first, 5))
+        sensor, crops = self._generator(epoch, first, 3), dict[int, Tensor]()
+        for stack in self._stacks_of(which):
+            members = np.flatnonzero(np.isin(which, stack.indices))
+            rows, parts = np.searchsorted(stack.indices, which[members]), stack.parts
+            places = windows(stack.integrals, rows, self.seed, epoch, indices[members], self.size, self.flips)
+            if levels is not None and noise is not None and noise.kind == "depth-sensor":
+                parts = parts[:, torch.from_numpy(rows).to(self.device)]
+                parts, rows = read_again(parts, levels[members], sensor), np.arange(len(rows))
+            for member, row, *window in zip(*(a.tolist() for a in (members, rows, *places)), strict=True):
+                crops[member] = _cut(parts[:, row], self.size, *window)
+        noisy_, valid, truth, *masks = torch.stack([crops[member] for member in range(count)], 1)
+        if levels is not None and noise is not None and noise.kind != "depth-sensor":
+            noisy_ = noisy(noise, truth, levels, self._generator(epoch, first, 2))
+        found = Frame(noisy_, valid > 0, truth, *(mask > 0 for mask in masks))
+        return Frame(*(part.flatten(0, 1)[:, None] for part in found)), self._noise_of(truth, which, levels)
 
-    def _cut_together(
-        self, few: list[Frame], which: NDArray[np.int64], epoch: int, first: int, strengths: Tensor | None
-    ) -> Frame:  # parts (count, C, *size)
-        """Crops of frames of one size: of the stacked ones, or of the ``few`` of this batch."""
-        count, frames, integrals = len(which), self._stacked, self._integrals
-        if few:
-            which = np.arange(count)
-            frames, integrals = _stack(few).to(self.device), np.stack([integral_of(frame) for frame in few])
-        assert frames is not None
-        indices = np.arange(first, first + count)
-        places = windows(integrals, which, self.seed, epoch, indices, self.size, self.flips)
-        if strengths is not None:
-            chosen = frames[:, _sent(torch.from_numpy(which), self.device)]
-            frames, which = read_again(chosen, strengths, self._generator(epoch, first, 3)), np.arange(count)
-        if self._planes > 1:
-            which = (which[:, None] * self._planes + np.arange(self._planes)).reshape(-1)
-            places = places.repeated(self._planes)
-        return self._gathered(frames, which, places, count)
-
-    def _told(self, found: Frame, which: NDArray[np.int64], levels: Tensor | None) -> Tensor | None:  # (count·C,)
+    def _noise_of(self, truth: Tensor, which: NDArray[np.int64], levels: Tensor | None) -> Tensor | None:  # (count·C,)
         if self.kind is None:
             return None
         if self.noise is not None and levels is not None:
-            told = deviations(self.noise, levels, found.truth)
+            noise = deviations(self.noise, levels, truth)
         else:
-            told = torch.stack([self._estimate(w) for w in which.tolist()]).to(self.device)
-        return told.repeat_interleave(found.truth.shape[1])
-
-    def _estimate(self, which: int) -> Tensor:
-        if which not in self._estimates:
-            assert self.kind is not None
-            self._estimates[which] = frame_noise(self.frames.frame(which), self.kind)
-        return self._estimates[which]
+            for index in set(which.tolist()) - self._estimates.keys():
+                self._estimates[index] = frame_noise(self.frames.frame(index), self.kind)
+            noise = torch.stack([self._estimates[index] for index in which.tolist()]).to(self.device)
+        return noise.repeat_interleave(truth.shape[1])
 
     def _generator(self, epoch: int, first: int, purpose: int) -> torch.Generator:
         return generator_of(self.seed, epoch, first, purpose, device=self.device)
 
-    def _stackable(self) -> bool:
-        if self._stacked is not None:
-            return True
-        if self._scattered or len(self.frames) * _bytes(self._frame(0)) > BYTES:
-            return False
-        shape, frames = self._frame(0).truth.shape, []
-        for which in range(len(self.frames)):
-            frames.append(self._frame(which))
-            if frames[-1].truth.shape != shape:
-                self._scattered = True
+    def _stacks_of(self, which: NDArray[np.int64]) -> list[Stack]:
+        """The frames of a batch, stacked by size."""
+        if self._stacks is None and self._all_fit:
+            self._stacks, self._cache = self._stacked(range(len(self.frames))), {}
+        return self._stacks or self._stacked(sorted(set(which.tolist())))
+
+    @cached_property
+    def _all_fit(self) -> bool:
+        total = 0
+        for index in range(len(self.frames)):
+            total += _bytes(self._frame(index))
+            if total > BYTES:
                 return False
-        self._stacked, self._planes = _stack(frames).to(self.device), frames[0].truth.shape[0]
-        self._integrals = np.stack([integral_of(frame) for frame in frames])
-        self._kept.clear()
         return True
 
-    def _gathered(self, frames: Tensor, which: NDArray[np.int64], places: Windows, count: int) -> Frame:
-        if self.device.type == "cpu":
-            pieces = [_piece(frames[:, w], places, k, self.size) for k, w in enumerate(which.tolist())]
-            cropped = torch.stack(pieces, 1)
-        else:  # one launch instead of one for each crop
-            cropped = frames[:, *pixel_indices(which, places, self.size, self.device)]
-        return _frame_of(cropped.unflatten(1, (count, -1)))
+    def _stacked(self, indices: Iterable[int]) -> list[Stack]:
+        by_size: dict[torch.Size, dict[int, Frame]] = defaultdict(dict)
+        for index in indices:
+            frame = self._frame(index)
+            by_size[frame.truth.shape][index] = frame
+        return [Stack.of(frames, self.device) for frames in by_size.values()]
+
+    def _frame(self, index: int) -> Frame:
+        if index not in self._cache:
+            frame = self.frames.frame(index)
+            while self._cache and (len(self._cache) + 1) * _bytes(frame) > BYTES:
+                self._cache.pop(next(iter(self._cache)))  # the oldest
+            self._cache[index] = frame
+        return self._cache[index]
 
 
-def _frame_of(parts: Tensor) -> Frame:  # (6, …)
-    noisy, valid, truth, scored, surface, hole = (part.contiguous() for part in parts)
-    return Frame(noisy, valid > 0, truth, scored > 0, surface > 0, hole > 0)
+def _cut(
+    parts: Tensor, size: tuple[int, int], top: int, left: int, upside_down: bool, mirrored: bool, transposed: bool
+) -> Tensor:  # (…, H, W) -> (…, *size)
+    parts = parts[..., top : top + size[0], left : left + size[1]]
+    axes = [axis for axis, turned in ((-2, upside_down), (-1, mirrored)) if turned]
+    parts = parts.flip(axes) if axes else parts
+    return parts.transpose(-2, -1) if transposed else parts
 
 
 def _bytes(frame: Frame) -> int:
-    """Of a frame as ``_stack`` keeps it."""
+    """Of a frame in a ``Stack``."""
     return 4 * len(frame) * frame.truth.numel()

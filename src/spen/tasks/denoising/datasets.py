@@ -1,24 +1,19 @@
-"""The frames of data sets: three splits each. Those that have a name share no scene or no moment between splits."""
+"""The frames of data sets: three splits each. Splits of named data sets share no scene, or no moment of one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-from spen.tasks.denoising.data import DepthPairs, Frames, Images, Rooms
+from spen.tasks.denoising.data import DepthPairs, Frames, Images, Rooms, Simulated, Subset
 from spen.tasks.denoising.folder import FEWEST, open_parts
 from spen.tasks.denoising.images import BadImage, list_images
 from spen.tasks.denoising.leaves import Leaves
 from spen.tasks.denoising.noise import Noise
 from spen.tasks.denoising.regimes import Regime
-from spen.tasks.denoising.simulate import Simulated
 from spen.tasks.locations import find_data
 
-SPLIT_NAMES = ("train", "dev", "test")
 
-
-@dataclass(frozen=True)
-class Splits:
+class Splits(NamedTuple):
     """Three sets of frames."""
 
     train: Frames
@@ -26,26 +21,16 @@ class Splits:
     test: Frames
 
 
-class Subset:
-    """Some frames of a set."""
-
-    def __init__(self, frames: Frames, indices: list[int]) -> None:
-        self.frames, self.indices = frames, indices
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def name(self, index: int) -> str:
-        return self.frames.name(self.indices[index])
-
-    def frame(self, index: int, epoch: int = 0) -> Any:
-        return self.frames.frame(self.indices[index], epoch)
+def open_splits(regime: Regime, *, quick: bool = False) -> Splits:
+    """The frames of a data set; ``quick`` takes a few of them, for a demonstration."""
+    splits: Splits = globals()[regime.opens](regime, quick)
+    return splits
 
 
 def open_rooms(regime: Regime, quick: bool) -> Splits:
     """Built-in rooms, read by the simulated sensor."""
     counts = (24, 4, 6) if quick else (200, 40, 100)
-    rooms = (Rooms(split, n) for split, n in zip(SPLIT_NAMES, counts, strict=True))
+    rooms = (Rooms(split, n) for split, n in zip(Splits._fields, counts, strict=True))
     return Splits(*(Simulated(r, _noise(regime), purpose=k) for k, r in enumerate(rooms)))
 
 
@@ -57,7 +42,7 @@ def open_redkitchen(regime: Regime, quick: bool) -> Splits:
 def _kitchen(quick: bool) -> list[DepthPairs]:
     every = (8, 8, 20) if quick else (1, 2, 1)
     folder = find_data("denoising", "redkitchen")
-    return [DepthPairs(folder, s, every=e) for s, e in zip(SPLIT_NAMES, every, strict=True)]
+    return [DepthPairs(folder, s, every=e) for s, e in zip(Splits._fields, every, strict=True)]
 
 
 def open_half(regime: Regime, quick: bool) -> Splits:
@@ -66,9 +51,8 @@ def open_half(regime: Regime, quick: bool) -> Splits:
     Development frames follow training frames by three seconds: what fits them well may fit the room alone. The first
     half lies as far from them as the test split from all of it.
     """
-    whole = open_redkitchen(regime, quick)
-    half = Subset(whole.train, list(range(len(whole.train) // 2)))
-    return Splits(half, whole.dev, whole.dev)
+    train, dev, _ = _kitchen(quick)
+    return Splits(Subset(train, range(len(train) // 2)), dev, dev)
 
 
 def open_simulated(regime: Regime, quick: bool) -> Splits:
@@ -77,21 +61,19 @@ def open_simulated(regime: Regime, quick: bool) -> Splits:
 
 
 def open_grey(regime: Regime, quick: bool) -> Splits:
-    """Grey images with Gaussian noise. Every twentieth training image is held out; set12 is for the last figure."""
+    """Grey images with Gaussian noise. Every twentieth training image is for development; set12 is the test set."""
     folders = [find_data("denoising", name) for name in ("train400", "set12")]
     images, test = (
         Simulated(Images(list_images(folder)), _noise(regime), seed=k, purpose=4) for k, folder in enumerate(folders)
     )
     used = [i for i in range(len(images)) if i % 20]
-    held_out = [i for i in range(len(images)) if not i % 20]
-    return Splits(Subset(images, used[:: 8 if quick else 1]), Subset(images, held_out), test)
+    return Splits(Subset(images, used[:: 8 if quick else 1]), Subset(images, range(0, len(images), 20)), test)
 
 
 def open_leaves(regime: Regime, quick: bool) -> Splits:
     """Procedural images."""
     counts = (24, 4, 6) if quick else (400, 10, 20)
-    leaves = (Leaves(count, seed=k) for k, count in enumerate(counts))
-    return Splits(*(Simulated(images, _noise(regime), seed=k) for k, images in enumerate(leaves)))
+    return Splits(*(Simulated(Leaves(n, seed=k), _noise(regime), seed=k) for k, n in enumerate(counts)))
 
 
 def open_folder(regime: Regime, quick: bool) -> Splits:
@@ -101,7 +83,7 @@ def open_folder(regime: Regime, quick: bool) -> Splits:
         raise BadImage(
             f"{regime.folder}: holds {len(parts['all'])} images; training needs {FEWEST} or more, one for each split"
         )
-    return Splits(*(parts[name] for name in SPLIT_NAMES))
+    return Splits(*(parts[name] for name in Splits._fields))
 
 
 def _noise(regime: Regime) -> Noise:

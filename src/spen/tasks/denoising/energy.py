@@ -26,7 +26,7 @@ class Observation(NamedTuple):
 
 
 class NoisyObservation(NamedTuple):
-    """F(x) of a model that is told the noise."""
+    """F(x) of a noise-conditioned model."""
 
     image: Tensor  # (B, 1, H, W)
     seen: Tensor  # (B, 1, H, W), 1 where there is a reading, 0 in a hole
@@ -34,6 +34,11 @@ class NoisyObservation(NamedTuple):
 
 
 Observed = Observation | NoisyObservation
+
+
+def with_noise(x: Observed, noise: Tensor) -> NoisyObservation:  # noise (B,), or one number for all
+    """x for a noise-conditioned model."""
+    return NoisyObservation(x.image, x.seen, noise.expand(len(x.image)).view(-1, 1, 1, 1))
 
 
 class DataTerm(Energy):

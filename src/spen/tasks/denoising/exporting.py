@@ -86,7 +86,7 @@ def _fill_onnx(image: Any, seen: Any, levels: int) -> Any:
 
 def exportable(model: spen.SPEN, recipe: Recipe) -> Exportable:
     """A trained model, ready to be exported."""
-    told = recipe.method.told
+    told = recipe.method.reads_noise
     side = Size("height", 8, LARGEST), Size("width", 8, LARGEST)
     shape = (BATCH, None, *side)
     fill = torch.ops.spen.fill_pyramid.default

@@ -14,12 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from spen.tasks.denoising.data import PEAK_M, Frame, Frames, Images, depth_frame, image_frame
-from spen.tasks.denoising.images import IMAGE_SUFFIXES, BadImage, LoadedImage, load_image
+from spen.tasks.denoising.data import Frame, Frames, Images, Simulated, Subset, depth_frame, image_frame
+from spen.tasks.denoising.images import IMAGE_SUFFIXES, PEAK_M, BadImage, LoadedImage, load_image
 from spen.tasks.denoising.regimes import Regime
-from spen.tasks.denoising.simulate import Simulated
-
-__all__ = ["Pairs", "Sized", "large_enough", "open_parts"]
 
 PARTS = ("train", "dev", "test")
 FEWEST = 3
@@ -34,25 +31,17 @@ class Item(NamedTuple):
     noisy: Path | None
 
 
-class Pairs:
+class Pairs(Frames):
     """Frames of pairs of files."""
 
     def __init__(self, items: Sequence[Item], regime: Regime, *, colour: bool) -> None:
-        self.items, self.regime, self.colour = list(items), regime, colour
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def name(self, index: int) -> str:
-        return self.items[index].name
+        self.items, self.regime, self.colour = items, regime, colour
+        self.names = [item.name for item in items]
 
     def frame(self, index: int, epoch: int = 0) -> Frame:
         item = self.items[index]
         assert item.noisy is not None
         noisy, clean = (self._load(path) for path in (item.noisy, item.clean))
-        if noisy.values.shape != clean.values.shape:
-            size, other = (f"{i.values.shape[1]}×{i.values.shape[0]}" for i in (noisy, clean))
-            raise BadImage(f"{item.noisy}: is {size}, but its partner {item.clean.name} is {other}; make them one size")
         if self.regime.depth:
             return depth_frame(PEAK_M * noisy.tensor(), noisy.valid(), PEAK_M * clean.tensor())
         known = noisy.valid() & clean.valid()
@@ -63,32 +52,16 @@ class Pairs:
         return image.in_colour() if self.colour else image
 
 
-class Sized:
-    """Frames whose sizes (height, width) are known before they are read."""
-
-    def __init__(self, frames: Frames, sizes: list[tuple[int, int]]) -> None:
-        self.frames, self.sizes = frames, sizes
-
-    def __len__(self) -> int:
-        return len(self.frames)
-
-    def name(self, index: int) -> str:
-        return self.frames.name(index)
-
-    def frame(self, index: int, epoch: int = 0) -> Frame:
-        return self.frames.frame(index, epoch)
-
-
 @lru_cache(maxsize=100_000)
 def _shape(path: Path) -> tuple[int, ...]:
     """Of the pixels of a file that can be read whole."""
     return load_image(path, 1.0).values.shape
 
 
-def open_parts(regime: Regime) -> tuple[dict[str, Sized], bool]:
-    """Frames by split, and whether the folder itself says which image is in which; all of them under ``all``.
+def open_parts(regime: Regime) -> tuple[dict[str, Frames], bool]:
+    """Frames by split, all of them under ``all``; and whether the folder itself defines the splits.
 
-    What was read, and what was left out and why, goes to stderr.
+    Prints to stderr what was read, and what was left out and why.
     """
     folder = Path(regime.folder)
     if not folder.is_dir():
@@ -107,7 +80,8 @@ def open_parts(regime: Regime) -> tuple[dict[str, Sized], bool]:
         cut = max(1, len(parts["train"]) // 10)
         parts["dev"], parts["train"] = parts["train"][-cut:], parts["train"][:-cut] or parts["train"]
     every = list(dict.fromkeys(item for items in parts.values() for item in items))
-    _check_noise(folder, every, regime)
+    if regime.noise is None and any(item.noisy is None for item in every):
+        raise BadImage(f"{folder}: holds clean images and no pairs; say what noise to add, as --noise gaussian:25")
     colour = any(len(_shape(path)) == 3 for item in every for path in (item.clean, item.noisy) if path)
     if regime.depth and colour:
         raise BadImage(
@@ -123,13 +97,15 @@ def open_parts(regime: Regime) -> tuple[dict[str, Sized], bool]:
     return splits, chosen
 
 
-def _frames(items: Sequence[Item], regime: Regime, seed: int, *, colour: bool) -> Sized:
-    shapes = [_shape(item.clean) for item in items]
-    sizes = [(shape[0], shape[1]) for shape in shapes]
+def _frames(items: Sequence[Item], regime: Regime, seed: int, *, colour: bool) -> Frames:
+    frames: Frames
     if regime.noise is None:
-        return Sized(Pairs(items, regime, colour=colour), sizes)
-    truths = Images([item.clean for item in items], regime.peak, depth=regime.depth, colour=colour)
-    return Sized(Simulated(truths, regime.noise, seed), sizes)
+        frames = Pairs(items, regime, colour=colour)
+    else:
+        truths = Images([item.clean for item in items], regime.peak, depth=regime.depth, colour=colour)
+        frames = Simulated(truths, regime.noise, seed)
+    frames.sizes = [(shape[0], shape[1]) for shape in (_shape(item.clean) for item in items)]
+    return frames
 
 
 def _usable(items: Sequence[Item], left_out: list[str]) -> list[Item]:
@@ -153,24 +129,30 @@ def _usable(items: Sequence[Item], left_out: list[str]) -> list[Item]:
 
 def _items(folder: Path, left_out: list[str]) -> list[Item]:
     """The images of one folder, by name."""
-    inside = [folder / "clean", folder / "noisy"]
-    if all(sub.is_dir() for sub in inside):
-        clean, noisy = ({path.name: path for path in _files(sub, left_out)} for sub in inside)
-        _check_partners(clean, noisy, inside[0], inside[1])
-        return [Item(name, clean[name], noisy[name]) for name in sorted(clean)]
-    files = _files(folder, left_out)
-    kinds: dict[str, dict[str, Path]] = {"clean": {}, "noisy": {}}
-    plain = []
-    for path in files:
-        stem, _, kind = path.stem.rpartition(".")
-        if stem and kind in kinds:
-            kinds[kind][stem] = path
-        else:
-            plain.append(path)
-    if kinds["clean"] or kinds["noisy"]:
-        _check_partners(kinds["clean"], kinds["noisy"], folder, folder)
+    places = {kind: folder / kind for kind in ("clean", "noisy")}
+    found: dict[str, dict[str, Path]] = {}
+    plain: list[Path] = []
+    if all(place.is_dir() for place in places.values()):
+        found = {kind: {path.name: path for path in _files(place, left_out)} for kind, place in places.items()}
+    else:
+        places = dict.fromkeys(places, folder)
+        found = {kind: {} for kind in places}
+        for path in _files(folder, left_out):
+            stem, _, kind = path.stem.rpartition(".")
+            if stem and kind in found:
+                found[kind][stem] = path
+            else:
+                plain.append(path)
+    clean, noisy = found["clean"], found["noisy"]
+    if clean or noisy:
+        for have, lack, kind in ((noisy, clean, "clean"), (clean, noisy, "noisy")):
+            if lone := sorted(set(have) - set(lack)):
+                others = f", nor have {len(lone) - 1} others" if len(lone) > 1 else ""
+                raise BadImage(
+                    f"{have[lone[0]]}: has no {kind} partner in {places[kind]}{others}; add it or take the image away"
+                )
         left_out += [f"{path.name}: is no part of a pair" for path in plain]
-        return [Item(stem, kinds["clean"][stem], kinds["noisy"][stem]) for stem in sorted(kinds["clean"])]
+        return [Item(name, clean[name], noisy[name]) for name in sorted(clean)]
     if not plain:
         raise BadImage(
             f"{folder}: holds no image; put images there ({', '.join(IMAGE_SUFFIXES)}), or pairs NAME.noisy.png and "
@@ -185,22 +167,6 @@ def _files(folder: Path, left_out: list[str]) -> list[Path]:
     images = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
     left_out += [f"{path.name}: is no image" for path in files if path not in images and path.name not in lists]
     return images
-
-
-def _check_partners(clean: dict[str, Path], noisy: dict[str, Path], clean_in: Path, noisy_in: Path) -> None:
-    for have, lack, where, kind in ((noisy, clean, clean_in, "clean"), (clean, noisy, noisy_in, "noisy")):
-        if lone := sorted(set(have) - set(lack)):
-            raise BadImage(
-                f"{have[lone[0]]}: has no {kind} partner in {where}"
-                + (f", nor have {len(lone) - 1} others" if len(lone) > 1 else "")
-                + "; add it or take the image away"
-            )
-
-
-def _check_noise(folder: Path, items: Sequence[Item], regime: Regime) -> None:
-    paired = [item.noisy is not None for item in items]
-    if regime.noise is None and not all(paired):
-        raise BadImage(f"{folder}: holds clean images and no pairs; say what noise to add, as --noise gaussian:25")
 
 
 def _listed(items: Sequence[Item], lists: dict[str, Path]) -> dict[str, list[Item]]:
@@ -237,19 +203,20 @@ def _shared(items: Sequence[Item], seed: int) -> dict[str, list[Item]]:
     return {"train": order[:train], "dev": order[train : train + dev], "test": order[train + dev :]}
 
 
-def large_enough(frames: Sized, crop: tuple[int, int]) -> list[int]:
-    """The frames that a crop fits in; the others are named on stderr."""
-    sizes = frames.sizes
-    fit = [index for index, size in enumerate(sizes) if size[0] >= crop[0] and size[1] >= crop[1]]
+def large_enough(frames: Frames, crop: tuple[int, int]) -> Frames:
+    """The frames that a crop fits in; the others are named on stderr. Frames of unknown sizes are all taken."""
+    if frames.sizes is None:
+        return frames
+    small = [index for index, size in enumerate(frames.sizes) if size[0] < crop[0] or size[1] < crop[1]]
     wanted = f"{crop[1]}×{crop[0]}"
-    if not fit:
-        height, width = max(sizes)
+    if len(small) == len(frames):
+        height, width = max(frames.sizes)
         raise BadImage(
             f"no image is as large as a crop of {wanted}; the largest is {width}×{height}: "
             f"give a smaller one, as --set crop={min(height, crop[0])}x{min(width, crop[1])}"
         )
-    if len(fit) < len(sizes):
-        lone = [frames.name(index) for index in range(len(sizes)) if index not in set(fit)]
-        shown = ", ".join(lone[:5])
-        print(f"{len(lone)} images are smaller than a crop of {wanted} and left out: {shown}", file=sys.stderr)
-    return fit
+    if not small:
+        return frames
+    shown = ", ".join(frames.names[index] for index in small[:5])
+    print(f"{len(small)} images are smaller than a crop of {wanted} and left out: {shown}", file=sys.stderr)
+    return Subset(frames, sorted(set(range(len(frames))) - set(small)))

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from spen.tasks.denoising.recipe_types import Holes
+from spen.tasks.denoising.regimes import Holes
 
 DEPTH_PEAK_MM = 4000.0
 """Depth images enter a model as depth / 4000 mm."""
+PEAK_M = DEPTH_PEAK_MM / 1000
 
 MAX_PIXELS = 2**26
 """Larger images are refused before they are decoded: a few kilobytes of PNG can claim gigabytes of pixels."""

@@ -25,13 +25,8 @@ class Leaves:
     def __init__(self, count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> None:
         if count < 1:
             raise ValueError(f"count is {count} but there must be at least one image")
-        self.count, self.seed, self.size = count, seed, size
-
-    def __len__(self) -> int:
-        return self.count
-
-    def name(self, index: int) -> str:
-        return f"leaves-{self.seed}-{index:06d}"
+        self.seed, self.size = seed, size
+        self.names = [f"leaves-{seed}-{index:06d}" for index in range(count)]
 
     def truth(self, index: int) -> Tensor:  # (3, H, W): brightness and two differences of colours
         colours = dead_leaves(np.random.default_rng([self.seed, index]), self.size)

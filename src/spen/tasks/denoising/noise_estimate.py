@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from spen.tasks.denoising.data import PEAK_M, Frame
+from spen.tasks.denoising.data import Frame
 from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.images import PEAK_M
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.denoising.simulate import SENSOR_UNIT

@@ -8,27 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import spen
 from spen.models import SavedModel
 from spen.pretrained import complete, fitting
-from spen.tasks.denoising.build import Denoise, build, denoiser, kind_of
+from spen.tasks.denoising.build import Denoise, build, denoiser
 from spen.tasks.denoising.data import Frames
-from spen.tasks.denoising.energy import Observation, Observed
+from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import list_images
 from spen.tasks.denoising.predict import FileDenoiser, tiled
-from spen.tasks.denoising.recipe_types import Holes
-from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System, default_data, find_recipe, find_regime
+from spen.tasks.denoising.recipes import Classical, Recipe, System, default_data, find_recipe
+from spen.tasks.denoising.regimes import Holes, Regime, find_regime
 from spen.tasks.task import Opened, Progress, Scores
 
 if TYPE_CHECKING:
     from spen.export import Exportable
-
-__all__ = ["Denoiser"]
 
 
 class Denoiser(Opened):
@@ -39,7 +35,7 @@ class Denoiser(Opened):
     ) -> None:
         self.name, self.recipe, self.regime, self.denoise, self.quick = name, recipe, regime, denoise, quick
         self.network = network
-        self.kind = kind_of(recipe, regime)
+        self.kind = recipe.noise_kind(regime)
         self.model = network if isinstance(recipe.method, System) else None
 
     @classmethod
@@ -79,9 +75,9 @@ class Denoiser(Opened):
     ) -> Scores:
         from spen.tasks.denoising.train import evaluate
 
-        told = self.told(sigma, strength)
+        noise = self.noise_level(sigma, strength)
         regime, frames, split = self._frames(split, data, reading)
-        result = evaluate(self.denoise, frames, every=every, progress=progress, kind=self.kind, noise=told)
+        result = evaluate(self.denoise, frames, every=every, progress=progress, kind=self.kind, noise=noise)
         lines = [
             f"{self.name} on {int(result['frames'])} {split} {'frames' if regime.depth else 'images'} of {regime.name}",
             f"  PSNR          {result['psnr']:8.2f} dB",
@@ -96,9 +92,9 @@ class Denoiser(Opened):
         return Scores({"data": regime.name, **result}, tuple(lines))
 
     def _frames(self, split: str, data: str, reading: dict[str, Any]) -> tuple[Regime, Frames, str]:
-        """The frames of a split; all of them where another folder does not say which is which."""
+        """The frames of a split; all frames of another folder that does not define splits."""
+        from spen.tasks.denoising.datasets import open_splits
         from spen.tasks.denoising.folder import open_parts
-        from spen.tasks.denoising.train import open_splits
 
         regime = find_regime(data or self.regime.saved, **reading)
         if regime.folder and self.regime.folder:
@@ -109,7 +105,7 @@ class Denoiser(Opened):
         return (regime, parts[split], split) if chosen else (regime, parts["all"], "all")
 
     def _as_trained(self, regime: Regime, reading: dict[str, Any]) -> Regime:
-        """A folder read as the training folder was, where nothing else is said; its own split is not changed."""
+        """A folder read with the options of the training folder, unless others are given; with its own split seed."""
         as_before = {key: getattr(self.regime, key) for key in ("peak", "holes") if key not in reading}
         if regime.folder == self.regime.folder:
             seed = self.regime.split_seed
@@ -118,20 +114,20 @@ class Denoiser(Opened):
             as_before["split_seed"] = seed
         return replace(regime, **as_before)
 
-    def told(self, sigma: float | None, strength: float | None) -> float | None:
-        """The noise in units of the image that --sigma or --strength say."""
+    def noise_level(self, sigma: float | None, strength: float | None) -> float | None:
+        """--sigma or --strength in units of the image."""
         from spen.tasks.denoising.simulate import SENSOR_UNIT
 
         if sigma is None and strength is None:
             return None
         if self.kind is None:
             flag = "--sigma" if strength is None else "--strength"
-            raise ValueError(f"{self.name} is not told the noise, so {flag} does nothing; leave it away")
+            raise ValueError(f"{self.name} does not read a noise level, so {flag} has no effect; leave it out")
         if (strength is None) == (self.kind == "depth-sensor"):
             wanted = "--strength, a multiple of a Kinect's" if self.kind == "depth-sensor" else "--sigma, out of 255"
-            raise ValueError(f"{self.name} is told its noise by {wanted}")
+            raise ValueError(f"{self.name} reads its noise level from {wanted}")
         if min(x for x in (sigma, strength) if x is not None) < 0:
-            raise ValueError("the noise that a model is told is 0 or more")
+            raise ValueError("the noise level is 0 or more")
         return SENSOR_UNIT * strength if strength is not None else (sigma or 0.0) / 255
 
     def predict(
@@ -147,9 +143,10 @@ class Denoiser(Opened):
         batch: int = 1,
         **options: Any,
     ) -> Iterator[Path]:
-        told = self.told(sigma, strength)
+        noise = self.noise_level(sigma, strength)
         peak, holes = self.regime.peak if peak is None else peak, holes or self.regime.holes
-        files = FileDenoiser(self.denoise, self.kind, told, peak, holes, batch, depth=self.regime.depth, name=self.name)
+        depth = self.regime.depth
+        files = FileDenoiser(self.denoise, self.kind, noise, peak, holes, batch, depth=depth, name=self.name)
         if out is None:
             if len(inputs) != 1 or inputs[0].is_dir():
                 raise ValueError("images need --out, a file for one or a folder for several")
@@ -176,17 +173,10 @@ class Denoiser(Opened):
 
 
 def _classical(method: Classical, folder: Path) -> Denoise:
-    from spen.tasks.denoising.baselines.classical import BM3D, TotalVariation
+    from spen.tasks.denoising.baselines.classical import BM3D, TotalVariation, batched
     from spen.tasks.denoising.baselines.forest import FilterForest
 
     if method.kind == "forest":
-        one: Any = FilterForest.load(folder / "forest.safetensors")
-    else:
-        options = json.loads((folder / "chosen.json").read_text())["options"]
-        one = (TotalVariation if method.kind == "tv" else BM3D)(**options)
-
-    def denoise(x: Observed) -> Tensor:
-        images = [one.denoise(i[0].numpy(), m[0].numpy() > 0) for i, m in zip(x.image, x.seen, strict=True)]
-        return torch.from_numpy(np.stack(images))[:, None].float()
-
-    return denoise
+        return batched(FilterForest.load(folder / "forest.safetensors"))
+    options = json.loads((folder / "chosen.json").read_text())["options"]
+    return batched((TotalVariation if method.kind == "tv" else BM3D)(**options))

@@ -13,25 +13,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spen.tasks.denoising.build import Denoise
-from spen.tasks.denoising.energy import NoisyObservation, Observation, Observed
-from spen.tasks.denoising.images import (
-    WRITTEN_SUFFIXES,
-    BadImage,
-    LoadedImage,
-    list_images,
-    load_image,
-    save_image,
-)
+from spen.tasks.denoising.energy import Observation, Observed, with_noise
+from spen.tasks.denoising.images import WRITTEN_SUFFIXES, BadImage, LoadedImage, list_images, load_image, save_image
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import noise_estimate
-from spen.tasks.denoising.recipe_types import Holes
+from spen.tasks.denoising.regimes import Holes
 from spen.tasks.simple import check_targets
 
 LEAST = 16
-"""Pixels a side that every system can work with; a smaller image is continued, and the answer cut to its size."""
+"""Pixels a side that every system accepts; a smaller image is padded, and the prediction cut to its size."""
 
 WHOLE, TILE, MARGIN = 1024 * 1024, 768, 64
-"""Larger images are answered in tiles of ``TILE`` pixels a side that overlap by twice the margin."""
+"""Images of more than ``WHOLE`` pixels are denoised in tiles of ``TILE`` pixels a side, with a margin around each."""
 
 
 def tiled(denoise: Denoise) -> Denoise:
@@ -57,7 +50,7 @@ def tiled(denoise: Denoise) -> Denoise:
 
 @dataclass(frozen=True)
 class FileDenoiser:
-    """How files are denoised. ``kind`` is that of the noise a model is told, ``noise`` its level if it is known."""
+    """How files are denoised. ``kind`` is that of the noise whose level the model reads, ``noise`` a known level."""
 
     denoise_planes: Denoise
     kind: Kind | None = None
@@ -71,25 +64,23 @@ class FileDenoiser:
     def images(self, images: list[LoadedImage]) -> list[LoadedImage]:
         """Images of one shape denoised, holes filled, in the units and the bit depth they came in."""
         height, width = images[0].values.shape[:2]
-        more = (0, max(0, LEAST - width), 0, max(0, LEAST - height))  # as if the sensor had missed it
+        more = (0, max(0, LEAST - width), 0, max(0, LEAST - height))  # padded with missing readings
         parts = [Observation(i.tensor()[:, None], i.valid()[:, None].float()) for i in images]
-        whole = Observation(*(F.pad(torch.cat(part), more) for part in zip(*parts, strict=True)))
-        x: Observed = whole
+        x: Observed = Observation(*(F.pad(torch.cat(part), more) for part in zip(*parts, strict=True)))
         if self.kind is not None:
-            noise = torch.cat([self._noise(part).expand(len(part.image), 1, 1, 1) for part in parts])
-            x = NoisyObservation(whole.image, whole.seen, noise)
+            x = with_noise(x, torch.cat([self._noise(part, self.kind).expand(len(part.image)) for part in parts]))
         answers = self.denoise_planes(x)[:, 0, :height, :width].split([len(part.image) for part in parts])
         return [image.like(answer) for image, answer in zip(images, answers, strict=True)]
 
-    def _noise(self, x: Observation) -> Tensor:  # ()
-        """What the model is told of an image. Of colours the plane with the least noise: the others have texture."""
-        return torch.tensor(self.noise) if self.noise is not None else noise_estimate(x, self.kind or "gaussian").min()
+    def _noise(self, x: Observation, kind: Kind) -> Tensor:  # ()
+        """The noise level of an image. Of colours the plane with the least noise: the others have texture."""
+        return torch.tensor(self.noise) if self.noise is not None else noise_estimate(x, kind).min()
 
     def warn(self, path: Path, image: LoadedImage, clean: LoadedImage) -> None:
-        """Say on stderr that a model does not fit an image, or that its answer is worse than the image.
+        """Warn on stderr if the model is not meant for an image, or if its prediction is worse than the image.
 
-        |y − x| > 2|x − y*| makes |y − y*| > |x − y*|: an answer that is further from the input than twice the noise is
-        further from the truth than the input.
+        |y − x| > 2|x − y*| implies |y − y*| > |x − y*|: a prediction that is further from the input than twice the
+        noise is further from the truth than the input.
         """
         photograph = image.values.ndim == 3 or image.values.dtype.name == "uint8"
         if photograph and self.depth and self.holes == "auto" and self.peak is None:
@@ -102,7 +93,7 @@ class FileDenoiser:
         moved = float((clean.tensor() - image.tensor())[seen].square().mean().sqrt())
         x = Observation(image.tensor()[:, None], seen[:, None].float())
         kind: Kind = "depth-sensor" if self.depth and not photograph else "gaussian"
-        noise = self.noise if self.noise is not None else float(noise_estimate(x, kind).min())
+        noise = float(self._noise(x, kind))
         if noise and moved > 2 * noise + 1 / image.peak:
             print(
                 f"{path}: the answer is worse than the image: it differs by {moved * image.peak:.3g}, more than twice "
@@ -113,13 +104,13 @@ class FileDenoiser:
     def files(self, inputs: list[Path], out: Path) -> Iterator[Path]:
         """Denoise files and the images of folders. ``out`` is a file for one image, else a folder.
 
-        Where something would be overwritten nothing is written. Of many images those that cannot be used are left out,
-        and named in a ``BadImage`` when the others are done.
+        Nothing is written if something would be overwritten. Of many images those that cannot be used are left out,
+        and named in a ``BadImage`` at the end.
         """
         paths = [p for source in inputs for p in (list_images(source) if source.is_dir() else [source])]
         targets = _targets(paths, out, single=len(paths) == 1 and not inputs[0].is_dir())
         left_out: list[BadImage] = []
-        waiting: list[tuple[Path, Path, LoadedImage]] = []
+        loaded: list[tuple[Path, Path, LoadedImage]] = []
         for path, target in zip(paths, targets, strict=True):
             try:
                 image = load_image(path, self.peak, self.holes)
@@ -128,19 +119,18 @@ class FileDenoiser:
                     raise
                 left_out.append(error)
                 continue
-            if waiting and (len(waiting) == self.batch or image.values.shape != waiting[0][2].values.shape):
-                yield from self._written(waiting, left_out)
-                waiting = []
-            waiting.append((path, target, image))
-        yield from self._written(waiting, left_out)
+            if loaded and (len(loaded) == self.batch or image.values.shape != loaded[0][2].values.shape):
+                yield from self._written(loaded, left_out)
+                loaded = []
+            loaded.append((path, target, image))
+        if loaded:
+            yield from self._written(loaded, left_out)
         if left_out:
             raise BadImage(f"{len(left_out)} of {len(paths)} images were left out: {'; '.join(map(str, left_out))}")
 
-    def _written(self, waiting: list[tuple[Path, Path, LoadedImage]], left_out: list[BadImage]) -> Iterator[Path]:
-        if not waiting:
-            return
-        answers = self.images([image for _, _, image in waiting])
-        for (path, target, image), clean in zip(waiting, answers, strict=True):
+    def _written(self, loaded: list[tuple[Path, Path, LoadedImage]], left_out: list[BadImage]) -> Iterator[Path]:
+        answers = self.images([image for _, _, image in loaded])
+        for (path, target, image), clean in zip(loaded, answers, strict=True):
             try:
                 save_image(target, clean)
             except BadImage as error:

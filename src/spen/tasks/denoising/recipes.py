@@ -1,29 +1,227 @@
-"""Table 1 as typed values, with the paper's figures. Imports nothing heavy: `spen list` reads it."""
+"""Table 1 as typed values, with the paper's figures. Imports nothing heavy: `spen list` reads it.
+
+A recipe is a method, a schedule, and options that are checked by name, type and range.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_type_hints
 
-from spen.tasks.denoising.recipe_types import Classical, Network, Recipe, Schedule, System
-from spen.tasks.denoising.regimes import REGIMES, Regime, find_regime
+from spen.tasks.denoising.noise import Kind
+from spen.tasks.denoising.regimes import REGIMES, Regime
+from spen.tasks.options import parse_value
 
-__all__ = [
-    "ABLATION",
-    "PAPER",
-    "RECIPES",
-    "REGIMES",
-    "Classical",
-    "Network",
-    "Recipe",
-    "Regime",
-    "Schedule",
-    "System",
-    "default_data",
-    "expand_rows",
-    "find_recipe",
-    "find_regime",
+GradientName = Literal[
+    "auto",
+    "exact",
+    "checkpointed",
+    "finite-difference",
+    "forward-over-reverse",
+    "compiled",
+    "compiled-bf16",
+    "written",
+    "written-bf16",
+    "written-compiled",
 ]
+
+_GAIN = 10.0  # a U-Net's SiLU bends near 1, a softplus of temperature 25 near 0.1: its s is so many times the scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """‖m(y − x)‖² + w·P(s·y)/s², descended ``steps`` times with momentum from the image with its holes filled.
+
+    s is the scale of the data set, which brings the noise near 0.05 … 0.1, where a softplus of temperature 25 bends.
+    ``weight`` is the first value of w, the paper's 2σ², which is trained: small, so that the prior starts almost off
+    and cannot lower the loss by switching itself off.
+
+    The paper's choices are options: ``scaled=False`` sets s = 1; ``mask=False`` takes missing readings as zeros, in
+    the data term too; ``fill=False`` starts from y_0 = x with these zeros; ``average_pooling`` divides a deep prior by
+    the number of pixels; ``dampening`` is that of ``Momentum``. ``line_search`` halves a step that would raise the
+    energy up to ten times, and skips it if that does not help.
+    """
+
+    prior: Literal["foe", "deep", "convex", "convex+", "unet"]
+    steps: int
+    momentum: float = 0.25
+    dampening: float = 0.0
+    line_search: bool = False
+    learn_rates: bool = True
+    iterate_loss: Literal["harmonic", "last"] = "harmonic"
+    objective: Literal["end-to-end", "hinge"] = "end-to-end"
+    weight: float = 0.1
+    rate: float = 0.2
+    temperature: float = 25.0
+    width: int = 32
+    size: int = 7
+    blind: bool = True
+    scaled: bool = True
+    mask: bool = True
+    fill: bool = True
+    average_pooling: bool = False
+    blocks: int = 2  # of a U-Net at each of its scales
+    scales: int = 3
+    gain: float = _GAIN
+    floor: float = 0.0  # > 0: the U-Net reads the noise level, and this is added to it
+    gradient: GradientName = "compiled"
+
+    @property
+    def reads_noise(self) -> bool:
+        """Whether its features hold the noise level."""
+        return self.floor > 0 and self.prior == "unet"
+
+    def unused(self) -> set[str]:
+        """Options that change nothing in a system like this one."""
+        unused = set() if self.mask else {"fill"}  # without a mask nothing is known to be missing
+        if self.prior == "unet":
+            return unused | {"temperature", "size", "average_pooling"} | ({"gain", "scaled"} if self.floor else set())
+        unused |= {"blocks", "scales", "gain", "floor"} | ({"average_pooling"} if self.prior == "foe" else set())
+        return unused | ({"blind"} if self.prior == "convex" else set())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A feed-forward predictor trained with the same loss: ``kind`` names it, width and depth size it."""
+
+    kind: Literal["convnet", "proximal", "unet"]
+    width: int = 32
+    depth: int = 2
+    size: int = 7
+    residual: bool = True
+    blind: bool = True
+    mask: bool = True
+    iterations: int = 5
+    blocks: int = 2
+    scales: int = 3
+    gain: float = _GAIN
+    floor: float = 0.0
+
+    @property
+    def reads_noise(self) -> bool:
+        """Whether its features hold the noise level."""
+        return self.floor > 0 and self.kind == "unet"
+
+    def unused(self) -> set[str]:
+        """Options that change nothing in a network like this one."""
+        of_unet, of_convnet = {"blocks", "scales", "gain", "floor"}, {"depth", "residual", "mask"}
+        if self.kind == "unet":
+            return of_convnet | {"size", "iterations"} | ({"gain"} if self.floor else set())
+        return of_unet | ({"iterations"} if self.kind == "convnet" else of_convnet | {"blind"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classical:
+    """A method with one number to choose on development data."""
+
+    kind: Literal["bm3d", "tv", "forest"]
+    reads_noise = False
+
+    def unused(self) -> set[str]:
+        """It is not trained by gradient: no schedule."""
+        return {f.name for f in fields(Schedule)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How a system is trained: batches of random crops, Adam with warm-up and a cosine, the best epoch on dev kept.
+
+    ``seconds`` > 0 ends training after that time at the latest, with the whole cosine fitted to it. ``average`` > 0
+    scores and saves an exponential mean of the weights with this decay. ``pretrain`` is the share of batches and
+    seconds in which the net of spen-best is trained as a feed-forward denoiser at ``pretrain_rate``, before its square
+    becomes an energy (Sec. 5 pretrains F through Init likewise). It is off: ∇E is JᵀR, and training for R alone says
+    little about J. ``flips`` also flips crops of depth images, though a sensor's shadows fall to one side; those of
+    grey images are always flipped. ``fresh`` simulates new sensor readings for every batch; grey images always get new
+    noise. ``every_pixel`` trains on and chooses by all pixels, with a truth of zero where it is not known. ``clip``
+    bounds the norm of the gradient; 0 does not.
+    """
+
+    batches: int = 4000
+    batch_size: int = 16
+    learning_rate: float = 4e-3
+    warmup: int = 200
+    decay_to: float = 0.02
+    clip: float = 1.0
+    epsilon: float = 1e-14  # a squared error near 1e-4 behind a small prior weight: gradients of 1e-6 … 1e-10
+    crop: tuple[int, int] = (96, 128)
+    per_epoch: int = 200
+    seconds: float = 0.0
+    average: float = 0.0
+    pretrain: float = 0.0
+    pretrain_rate: float = 1e-3
+    flips: bool = False
+    fresh: bool = False
+    every_pixel: bool = False
+
+    @property
+    def epochs(self) -> int:
+        """As few epochs of equal length as ``per_epoch`` allows."""
+        return max(1, math.ceil(self.batches / self.per_epoch))
+
+    @property
+    def epoch_batches(self) -> int:
+        """Batches of one epoch; all epochs together have ``batches``, rounded up to whole epochs."""
+        return math.ceil(self.batches / self.epochs)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row of the table; ``paper`` is the paper's PSNR."""
+
+    name: str
+    about: str
+    paper: float | None
+    method: System | Network | Classical
+    schedule: Schedule = Schedule()
+    task: str = "denoising"
+
+    def with_options(self, **options: Any) -> Recipe:
+        """Options of the method or the schedule changed (`--set key=value`); one without an effect is an error."""
+        recipe = self.restored(options)
+        if useless := sorted(recipe.method.unused().intersection(options)):
+            known = ", ".join(sorted(recipe.option_names()))
+            raise ValueError(f"recipe {self.name} does not use the option {useless[0]!r}; it uses {known or 'none'}")
+        return recipe
+
+    def restored(self, options: dict[str, Any]) -> Recipe:
+        """With the options that a finished run stored, used or not."""
+        parts: dict[str, Any] = {"method": self.method, "schedule": self.schedule}
+        homes = {f.name: part for part, value in parts.items() for f in fields(value)}
+        changes: dict[str, dict[str, Any]] = {part: {} for part in parts}
+        for key, value in options.items():
+            if key not in homes:
+                raise ValueError(f"recipe {self.name} has no option {key!r}; it has {', '.join(sorted(homes))}")
+            changes[homes[key]][key] = _checked(parts[homes[key]], key, value)
+        return replace(self, **{part: replace(value, **changes[part]) for part, value in parts.items()})
+
+    def option_names(self) -> set[str]:
+        """What `with_options` can change."""
+        return {f.name for part in (self.method, self.schedule) for f in fields(part)} - self.method.unused()
+
+    def noise_kind(self, regime: Regime) -> Kind | None:
+        """The kind of noise whose level the model reads; None if it reads none."""
+        return regime.kind if self.method.reads_noise else None
+
+    def describe(self) -> dict[str, Any]:
+        """As plain values, for run.json."""
+        return {"name": self.name, "task": self.task, "method": asdict(self.method), "schedule": asdict(self.schedule)}
+
+
+def _checked(part: Any, key: str, value: Any) -> Any:
+    """The value with the type of the one it replaces; options of a command line are text."""
+    old = getattr(part, key)
+    kind = get_type_hints(type(part))[key]
+    found = parse_value(kind, key, value) if isinstance(value, str) else value
+    least = 0 if key == "warmup" else 1
+    if isinstance(old, tuple) and (len(found) != 2 or min(found) < 1):
+        raise ValueError(f"{key} is height and width, as in 96x128, not {value!r}")
+    if isinstance(old, int) and not isinstance(old, bool) and found < least:
+        raise ValueError(f"{key} is a whole number from {least} on, not {found}")
+    if isinstance(old, float) and not (math.isfinite(found) and found >= 0):
+        raise ValueError(f"{key} is a number from 0 on, not {found}")
+    return found
+
 
 _FOE_WEIGHT = 0.005  # a filter's response is not averaged down by further layers: the same push needs less weight
 
@@ -35,8 +233,8 @@ _BEST = Schedule(batches=8000, learning_rate=1e-3, average=0.999)
 # A width of 64 takes a GPU hardly longer than one of 48, which its tiles do not fill (docs/scripts/unet_step.py).
 _GREY = {"crop": (64, 64), "batch_size": 32, "batches": 60_000, "per_epoch": 1000, "width": 64, "blind": False}
 
-# One walk through one room: a net of three scales has learned it by heart after 500 batches (54.4 dB on frames far
-# away, 54.0 after 2,000). One scale sees less of the room, turned crops show it less often, and training is short; all
+# One walk through one room: a net of three scales has memorised it after 500 batches (54.4 dB on frames far
+# away, 54.0 after 2,000). One scale sees less of the room, flipped crops show it less often, and training is short; all
 # of it chosen on redkitchen-half.
 _ROOM = {"batches": 1200, "per_epoch": 100, "warmup": 50, "average": 0.99}
 _ROOM_NET = {**_ROOM, "flips": True, "scales": 1, "blocks": 3}
@@ -54,146 +252,97 @@ _ON: dict[tuple[str, str], dict[str, Any]] = {
     ("unet", "redkitchen"): _ROOM_NET,
     ("spen-best", "redkitchen"): _ROOM_NET,
 }
-"""What a recipe does otherwise on one data set."""
+"""Options of a recipe that differ on one data set."""
 
 
 def _all() -> list[Recipe]:
-    foe_20 = System(prior="foe", steps=20, momentum=0.75, learn_rates=False, iterate_loss="last", weight=_FOE_WEIGHT)
-    foe_20 = replace(foe_20, rate=0.03)  # 20 steps at momentum 0.75 travel as far as 3 steps of 0.2 would at 0.25
     foe = System(prior="foe", steps=20, rate=0.05, weight=_FOE_WEIGHT)
+    # 20 steps at momentum 0.75 travel as far as 3 steps of 0.2 would at 0.25.
+    foe_20 = replace(foe, momentum=0.75, learn_rates=False, iterate_loss="last", rate=0.03)
     deep = System(prior="deep", steps=20, rate=0.05)
     # The hinge falls to nothing, and learning stops, once E is too curved for the descent that looks for violations:
     # rates of 0.05 end there after 200 small batches, 0.02 does not (docs/experiments/denoising.md).
     careful: dict[str, Any] = {"objective": "hinge", "learn_rates": False, "rate": 0.02}
     # Five times the rate of the nets is worth 0.8 dB after 400 small batches, for a field of experts and for a deep
     # prior alike (docs/experiments/denoising.md).
-    fast = Schedule(learning_rate=2e-2)
+    fast, slower = Schedule(learning_rate=2e-2), Schedule(learning_rate=1e-2)
     # Rates of 0.1 beside a weight of 4 take 0.4 of what R finds at each step.
-    best = System(
-        prior="unet",
-        steps=3,
-        rate=0.1,
-        weight=4.0,
-        momentum=0.0,
-        iterate_loss="last",
-        gradient="written-compiled",
-    )
-    told = replace(best, floor=_DEPTH_FLOOR)
+    best = System(prior="unet", steps=3, rate=0.1, weight=4.0, momentum=0.0, iterate_loss="last")
+    best = replace(best, gradient="written-compiled")
+    for_range = replace(best, floor=_DEPTH_FLOOR)
+    for_photos = replace(for_range, steps=1, weight=10.0, blind=False, floor=_PHOTO_FLOOR)
+    convnet = Network(kind="convnet")
     return [
-        Recipe(name="bm3d", about="block matching and 3-D filtering", paper=35.46, method=Classical(kind="bm3d")),
-        Recipe(name="tv", about="total variation", paper=None, method=Classical(kind="tv")),
-        Recipe(name="filter-forest", about="a forest of linear filters", paper=35.63, method=Classical(kind="forest")),
+        Recipe("bm3d", "block matching and 3-D filtering", 35.46, Classical(kind="bm3d")),
+        Recipe("tv", "total variation", None, Classical(kind="tv")),
+        Recipe("filter-forest", "a forest of linear filters", 35.63, Classical(kind="forest")),
         Recipe(
-            name="proximal-net",
-            about="five unrolled primal-dual iterations, ℓ1 field of experts",
-            paper=36.31,
-            method=Network(kind="proximal"),
+            "proximal-net",
+            "five unrolled primal-dual iterations, ℓ1 field of experts",
+            36.31,
+            Network(kind="proximal"),
         ),
         Recipe(
-            name="convnet",
-            about="a feed-forward net of the deep prior's shape, as the paper has it",
-            paper=37.0,
-            method=Network(kind="convnet", residual=False, blind=False, mask=False),
+            "convnet",
+            "a feed-forward net of the deep prior's shape, as the paper has it",
+            37.0,
+            replace(convnet, residual=False, blind=False, mask=False),
         ),
         Recipe(
-            name="convnet+",
-            about="the same as a residual network that reads the mask of missing pixels and zero-mean input",
-            paper=None,
-            method=Network(kind="convnet"),
+            "convnet+",
+            "the same as a residual network that reads the mask of missing pixels and zero-mean input",
+            None,
+            convnet,
+        ),
+        Recipe("foe-20", "field of experts, 20 steps, momentum 0.75", 36.41, foe_20, fast),
+        Recipe("foe-20+", "the same with a loss on every iterate, momentum 0.25, learned rates", 37.34, foe, fast),
+        Recipe("foe-3", "field of experts, 3 steps", 37.62, replace(foe, steps=3, rate=0.2), fast),
+        Recipe("foe-ssvm", "field of experts by the structured SVM", 37.7, replace(foe, **careful), slower),
+        Recipe("dp-20", "deep prior, 20 steps", 40.3, deep, fast),
+        Recipe(
+            "dp-3",
+            "deep prior, 3 steps: the paper's model, for depth maps with twelve times the noise of a Kinect",
+            40.4,
+            replace(deep, steps=3, rate=0.1),
+            fast,
+        ),
+        Recipe("dp-ssvm", "deep prior by the structured SVM", 38.7, replace(deep, **careful), slower),
+        Recipe(
+            "dp-icnn",
+            "deep prior as an input-convex network, 3 steps",
+            None,
+            replace(deep, prior="convex", steps=3, rate=0.2, weight=0.02),
         ),
         Recipe(
-            name="foe-20", about="field of experts, 20 steps, momentum 0.75", paper=36.41, method=foe_20, schedule=fast
+            "dp-icnn+",
+            "the same with free first filters, still convex",
+            None,
+            replace(deep, prior="convex+", steps=3, rate=0.1),
+            fast,
         ),
         Recipe(
-            name="foe-20+",
-            about="the same with a loss on every iterate, momentum 0.25, learned rates",
-            paper=37.34,
-            method=foe,
-            schedule=fast,
+            "denoise",
+            "images of your own: a small U-Net's energy that is told the noise, or estimates it; 1 step",
+            None,
+            replace(for_photos, width=24),
+            replace(_BEST, batches=6000, crop=(64, 64)),
         ),
         Recipe(
-            name="foe-3",
-            about="field of experts, 3 steps",
-            paper=37.62,
-            method=replace(foe, steps=3, rate=0.2),
-            schedule=fast,
+            "depth",
+            "depth maps at 0.5 to 15 times the noise of a Kinect: spen-best that is told the noise",
+            None,
+            for_range,
+            replace(_BEST, batches=40_000, per_epoch=500, fresh=True),
         ),
         Recipe(
-            name="foe-ssvm",
-            about="field of experts by the structured SVM",
-            paper=37.7,
-            method=replace(foe, **careful),
-            schedule=Schedule(learning_rate=1e-2),
+            "photo",
+            "photographs, grey or in colour, with Gaussian noise of 0 to 55/255: the same with 1 step",
+            None,
+            replace(for_photos, width=64),
+            replace(_BEST, batches=80_000, per_epoch=1000, crop=(64, 64)),
         ),
-        Recipe(
-            name="dp-20",
-            about="deep prior, 20 steps",
-            paper=40.3,
-            method=deep,
-            schedule=fast,
-        ),
-        Recipe(
-            name="dp-3",
-            about="deep prior, 3 steps: the paper's model, for depth maps with twelve times the noise of a Kinect",
-            paper=40.4,
-            method=replace(deep, steps=3, rate=0.1),
-            schedule=fast,
-        ),
-        Recipe(
-            name="dp-ssvm",
-            about="deep prior by the structured SVM",
-            paper=38.7,
-            method=replace(deep, **careful),
-            schedule=Schedule(learning_rate=1e-2),
-        ),
-        Recipe(
-            name="dp-icnn",
-            about="deep prior as an input-convex network, 3 steps",
-            paper=None,
-            method=replace(deep, prior="convex", steps=3, rate=0.2, weight=0.02),
-        ),
-        Recipe(
-            name="dp-icnn+",
-            about="the same with free first filters, still convex",
-            paper=None,
-            method=replace(deep, prior="convex+", steps=3, rate=0.1),
-            schedule=fast,
-        ),
-        Recipe(
-            name="denoise",
-            about="images of your own: a small U-Net's energy that is told the noise, or estimates it; 1 step",
-            paper=None,
-            method=replace(told, width=24, steps=1, weight=10.0, blind=False, floor=_PHOTO_FLOOR),
-            schedule=replace(_BEST, batches=6000, crop=(64, 64)),
-        ),
-        Recipe(
-            name="depth",
-            about="depth maps at 0.5 to 15 times the noise of a Kinect: spen-best that is told the noise",
-            paper=None,
-            method=told,
-            schedule=replace(_BEST, batches=40_000, per_epoch=500, fresh=True),
-        ),
-        Recipe(
-            name="photo",
-            about="photographs, grey or in colour, with Gaussian noise of 0 to 55/255: the same with 1 step",
-            paper=None,
-            method=replace(told, width=64, steps=1, weight=10.0, blind=False, floor=_PHOTO_FLOOR),
-            schedule=replace(_BEST, batches=80_000, per_epoch=1000, crop=(64, 64)),
-        ),
-        Recipe(
-            name="unet",
-            about="the U-Net of spen-best as a feed-forward denoiser",
-            paper=None,
-            method=Network(kind="unet"),
-            schedule=_BEST,
-        ),
-        Recipe(
-            name="spen-best",
-            about="½‖R(y; x)‖², R the noise that a small U-Net sees, 3 steps",
-            paper=None,
-            method=best,
-            schedule=_BEST,
-        ),
+        Recipe("unet", "the U-Net of spen-best as a feed-forward denoiser", None, Network(kind="unet"), _BEST),
+        Recipe("spen-best", "½‖R(y; x)‖², R the noise that a small U-Net sees, 3 steps", None, best, _BEST),
     ]
 
 
@@ -214,8 +363,8 @@ def _as_printed(recipe: Recipe) -> Recipe:
 
 
 RECIPES = {recipe.name: recipe for recipe in _all()}
+RECIPES |= {f"paper/{name}": _as_printed(RECIPES[name]) for name in _AS_PRINTED}
 PAPER = tuple(f"paper/{name}" for name in _AS_PRINTED)
-RECIPES |= dict(zip(PAPER, (_as_printed(RECIPES[name]) for name in _AS_PRINTED), strict=True))
 
 
 ABLATION = (
@@ -240,8 +389,8 @@ def find_recipe(name: str, data: str | Regime = "") -> Recipe:
     base, *changes = name.split(":")
     if base not in RECIPES:
         raise ValueError(f"there is no denoising recipe {base!r}; there are {', '.join(RECIPES)}")
-    home = data.home if isinstance(data, Regime) else REGIMES[data].home if data in REGIMES else ""
-    recipe = RECIPES[base].with_options(**_ON.get((base, home), {}))
+    regime = data if isinstance(data, Regime) else REGIMES.get(data)
+    recipe = RECIPES[base].with_options(**_ON.get((base, regime.home), {})) if regime else RECIPES[base]
     if not changes:
         return recipe
     for change in changes:
@@ -252,15 +401,14 @@ def find_recipe(name: str, data: str | Regime = "") -> Recipe:
 
 
 def default_data(recipe: str) -> str:
-    """What a recipe is trained on if nothing is said."""
-    return {"photo": "dead-leaves", "denoise": "dead-leaves", "depth": "rooms-any"}.get(
-        recipe.partition(":")[0], "rooms"
-    )
+    """The data set that a recipe is trained on by default."""
+    others = {"photo": "dead-leaves", "denoise": "dead-leaves", "depth": "rooms-any"}
+    return others.get(recipe.partition(":")[0], "rooms")
 
 
 def expand_rows(rows: tuple[str, ...]) -> tuple[str, ...]:
-    """Rows of the table; `ablation`, `paper` and `tuned` stand for many, and none at all for `tuned`."""
+    """Rows of the table; `ablation`, `paper` and `tuned` stand for many, and no rows for `tuned`."""
     # The table has one level of noise: models for a range are not in it.
-    tuned = tuple(name for name, recipe in RECIPES.items() if name not in PAPER and not recipe.method.told)
+    tuned = tuple(name for name, recipe in RECIPES.items() if name not in PAPER and not recipe.method.reads_noise)
     many = {"ablation": ABLATION, "paper": PAPER, "tuned": tuned}
     return tuple(x for row in rows or ("tuned",) for x in many.get(row, (row,)))

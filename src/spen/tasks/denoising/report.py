@@ -1,97 +1,103 @@
-"""A page to look at: the table, example images with error maps, the descent iteration by iteration, training curves."""
+"""report.html: the table, example images with error maps, the descent iteration by iteration, training curves."""
 
 from __future__ import annotations
 
 import base64
-import html
 import io
 import math
 import statistics
+from collections.abc import Iterable, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.models import find_model
+from spen.models import open_model
+from spen.tasks.charts import draw_lines
 from spen.tasks.denoising.data import Frame
+from spen.tasks.denoising.datasets import open_splits
 from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.losses import planes
 from spen.tasks.denoising.metrics import psnr
-from spen.tasks.denoising.opened import Denoiser
-from spen.tasks.denoising.recipes import find_regime
-from spen.tasks.denoising.train import open_splits
+from spen.tasks.denoising.regimes import find_regime
 from spen.training import Run
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
 
 DEPTH_COLOURS, ERROR_COLOURS = "magma", "RdBu"
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse } th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child, td.about { text-align: left } img { max-width: 100% } .note { color: #666 }
+th:first-child, td:first-child { text-align: left } img { max-width: 100% } .note { color: #666 }
 """
+_COLUMNS = {
+    "PSNR": ("psnr", 2),
+    "±": ("spread", 2),
+    "surfaces": ("surface_psnr", 2),
+    "holes, mm": ("hole_rmse_mm", 0),
+    "s/frame": ("seconds_per_frame", 3),
+    "training, s": ("train_seconds", 0),
+    "batches": ("batches", 0),
+    "paper": ("paper", 2),
+}
+_NOTE = (
+    "PSNR in decibels over the scored pixels of each test frame, then the mean over frames. The paper's "
+    "figures are on other scenes with another peak: its order of the systems is what compares."
+)
 
 
-def write_report(whole: dict[str, Any], out: Path | str) -> Path:
-    """DATA/report.html beside the results, with every picture inside the file."""
-    done = [r for r in whole["results"] if "psnr" in r]
-    first: dict[str, dict[str, Any]] = {}
-    for result in done:
-        first.setdefault(result["recipe"], result)
-    parts = [f"<h1>Denoising: {html.escape(find_regime(whole['data']).about)}</h1>", _table(whole)]
+def write_report(whole: dict[str, Any], folder: Path) -> Path:
+    """report.html beside the results, with every picture inside the file."""
+    regime = find_regime(whole["data"])
+    rows = [("noisy", *_cells(whole["raw"]))]
+    rows += [
+        (escape(line["recipe"]), *([escape(line["problem"] or "unfinished")] if line["psnr"] is None else _cells(line)))
+        for line in whole["table"]
+        if ":" not in line["recipe"]
+    ]
+    parts = [f"<h1>Denoising: {escape(regime.about)}</h1>", _table(("", *_COLUMNS), rows), f"<p class=note>{_NOTE}</p>"]
     if any(":" in line["recipe"] for line in whole["table"]):
-        parts += ["<h2>One choice at a time</h2>", _ablation(whole)]
+        before, after = ("PSNR", "±"), ("surfaces", "training, s")
+        ablation = (
+            (escape(changed), *_cells(line, before), str(line["seeds"]), _number(better, "+.2f"), *_cells(line, after))
+            for changed, line, better in ablation_lines(whole)
+        )
+        head = ("", *before, "seeds", "difference", *after)
+        parts += ["<h2>One choice at a time</h2>", _table(head, ablation)]
+    first: dict[str, dict[str, Any]] = {}
+    for result in whole["results"]:
+        if "psnr" in result:
+            first.setdefault(result["recipe"], result)
     first = {name: result for name, result in first.items() if ":" not in name} or first
     if first:
-        splits = open_splits(find_regime(whole["data"]), quick=whole["quick"])
-        index = len(splits.test) // 2
-        frame = splits.test.frame(index)
-        answers, descents = _run_all(first, frame)
-        parts += [
-            f"<h2>Test frame {html.escape(splits.test.name(index))}</h2>",
-            _picture(images_figure(frame, answers)),
-        ]
-        if descents:
-            parts += ["<h2>The descent on this frame</h2>", _picture(_descent_figure(descents))]
-        curves = {name: training_curve(Run.open(r["folder"]).metrics()) for name, r in first.items() if "folder" in r}
-        curves = {name: points for name, points in curves.items() if points}
-        if curves:
-            parts += ["<h2>Training</h2>", _picture(_training_figure(curves))]
+        test = open_splits(regime, quick=whole["quick"]).test
+        index = len(test) // 2
+        frame = test.frame(index)
+        answers, energies, scores = _run_all(first, frame)
+        parts += [f"<h2>Test frame {escape(test.names[index])}</h2>", _picture(images_figure(frame, answers))]
+        if energies:
+            parts += ["<h2>The descent on this frame</h2>", draw_lines("energy, less that of the start", energies)]
+            parts += [draw_lines("PSNR, dB", scores)]
+        metrics = {name: Run.open(result["folder"]).metrics() for name, result in first.items() if "folder" in result}
+        curves = {name: [entry["dev"] for entry in entries if "dev" in entry] for name, entries in metrics.items()}
+        if any(curves.values()):
+            curve = draw_lines("development PSNR, dB", {n: c for n, c in curves.items() if c}, x="epoch", first=1)
+            parts += ["<h2>Training</h2>", curve]
     page = f"<!doctype html><meta charset=utf-8><title>Denoising</title><style>{_STYLE}</style>" + "\n".join(parts)
-    path = Path(out) / whole["data"] / "report.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
-
-
-_COLUMNS = ("", "PSNR", "±", "surfaces", "holes, mm", "s/frame", "training, s", "batches", "paper")
-
-
-def training_curve(metrics: list[dict[str, Any]]) -> list[tuple[float, float]]:
-    """(seconds, development score) of every epoch; the clock of a stage goes on from the one before."""
-    points: list[tuple[float, float]] = []
-    before, stage = 0.0, None
-    for entry in metrics:
-        if "dev" not in entry:
-            continue
-        if stage is not None and entry["stage"] != stage:
-            before = points[-1][0]
-        stage = entry["stage"]
-        points.append((before + entry["seconds"], entry["dev"]))
-    return points
 
 
 def ablation_lines(whole: dict[str, Any]) -> list[tuple[str, dict[str, Any], float | None]]:
     """(what was changed, its line, decibels above the recipe that was changed) of every changed recipe.
 
-    The difference is that of the seeds that both have: which seed it was moves a row by as much as most changes do.
+    The difference is taken over the seeds that both have: the seed moves a row by as much as most changes do.
     """
     lines = {line["recipe"]: line for line in whole["table"]}
     scores: dict[str, dict[int, float]] = {}
@@ -112,67 +118,43 @@ def ablation_lines(whole: dict[str, Any]) -> list[tuple[str, dict[str, Any], flo
     return found
 
 
-def _ablation(whole: dict[str, Any]) -> str:
-    head = "".join(f"<th>{c}" for c in ("", "PSNR", "±", "seeds", "difference", "surfaces", "training, s"))
-    rows = []
-    for changed, line, better in ablation_lines(whole):
-        cells = [_number(line[key], 2) for key in ("psnr", "spread")]
-        cells += [str(line["seeds"]), "" if better is None else f"{better:+.2f}", _number(line["surface_psnr"], 2)]
-        cells.append(_number(line["train_seconds"], 0))
-        rows.append(f"<tr><td>{html.escape(changed)}" + "".join(f"<td>{cell}" for cell in cells))
-    return f"<table><tr>{head}\n" + "\n".join(rows) + "</table>"
+def _cells(line: dict[str, Any], columns: Iterable[str] = _COLUMNS) -> list[str]:
+    return [_number(line.get(key), f".{digits}f") for key, digits in map(_COLUMNS.__getitem__, columns)]
 
 
-def _table(whole: dict[str, Any]) -> str:
-    raw = whole["raw"]
-    head = "".join(f"<th>{c}" for c in _COLUMNS)
-    rows = [f"<tr><td>noisy<td>{raw['psnr']:.2f}<td><td>{raw['surface_psnr']:.2f}<td>{_number(raw['hole_rmse_mm'], 0)}"]
-    for line in whole["table"]:
-        name = html.escape(line["recipe"])
-        if ":" in name:
-            continue
-        if line["psnr"] is None:
-            rows.append(f"<tr><td>{name}<td colspan=8 class=about>{html.escape(line['problem'] or 'unfinished')}")
-            continue
-        cells = [
-            _number(line["psnr"], 2),
-            _number(line["spread"], 2),
-            _number(line["surface_psnr"], 2),
-            _number(line["hole_rmse_mm"], 0),
-            _number(line["seconds_per_frame"], 3),
-            _number(line["train_seconds"], 0),
-            _number(line.get("batches"), 0),
-            _number(line["paper"], 2),
-        ]
-        rows.append(f"<tr><td>{name}" + "".join(f"<td>{cell}" for cell in cells))
-    note = (
-        "PSNR in decibels over the scored pixels of each test frame, then the mean over frames. The paper's "
-        "figures are on other scenes with another peak: its order of the systems is what compares."
-    )
-    return f"<table><tr>{head}\n" + "\n".join(rows) + f"</table><p class=note>{note}</p>"
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None or math.isnan(value) else format(value, form)
 
 
-def _run_all(
-    first: dict[str, dict[str, Any]], frame: Frame
-) -> tuple[dict[str, Tensor], dict[str, list[tuple[float, float]]]]:
-    """Each row's answer for the frame, and (energy, PSNR) at every iterate of those that descend one."""
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["".join(f"<th>{cell}" for cell in head), *("".join(f"<td>{cell}" for cell in row) for row in rows)]
+    return "<table>" + "\n".join(f"<tr>{line}" for line in lines) + "</table>"
+
+
+Curves = dict[str, list[float]]
+
+
+def _run_all(first: dict[str, dict[str, Any]], frame: Frame) -> tuple[dict[str, Tensor], Curves, Curves]:
+    """The output of each row for the frame; energy and PSNR of every iterate of the rows that descend."""
     x = planes(frame)
     answers: dict[str, Tensor] = {}
-    descents: dict[str, list[tuple[float, float]]] = {}
+    energies: Curves = {}
+    scores: Curves = {}
     for name, result in first.items():
-        opened = Denoiser.open(find_model(result.get("model") or result["folder"]))
-        denoise, model = opened.denoise, None if "model" in result else opened.model
-        answers[name] = denoise(x)[0]
-        if model is not None:
+        opened: Any = open_model(result.get("model") or result["folder"])
+        answers[name] = opened.denoise(x)[0]
+        if opened.model is not None and "model" not in result:
             with torch.no_grad():
-                trajectory = model(x)
-            values = [float(psnr(y[0], frame.truth, frame.scored)) for y in (trajectory.start, *trajectory.outputs)]
-            descents[name] = list(zip(trajectory.energies[:, 0].tolist(), values, strict=True))
-    return answers, descents
+                trajectory = opened.model(x)
+            course = trajectory.energies[:, 0].tolist()
+            energies[name] = [energy - course[0] for energy in course]
+            iterates = (trajectory.start, *trajectory.outputs)
+            scores[name] = [float(psnr(y[0], frame.truth, frame.scored)) for y in iterates]
+    return answers, energies, scores
 
 
 class Ranges(NamedTuple):
-    """What a frame's pictures span, so that all of them can be told apart and compared."""
+    """What the pictures of a frame span, the same for all of them."""
 
     low: float  # depth, in units of the peak
     high: float
@@ -180,7 +162,7 @@ class Ranges(NamedTuple):
 
 
 def image_ranges(frame: Frame) -> Ranges:
-    """The middle 98 % of what is known of the frame, and of the reading's errors where there is a truth."""
+    """The middle 98 % of the known values of the frame, and of the errors of the noisy image."""
     known = frame.scored | frame.hole
     seen, image = (known, frame.truth) if bool(known.any()) else (frame.valid, frame.noisy)
     low, high = np.percentile(image[seen].numpy(), [1, 99]) if bool(seen.any()) else (0.0, 1.0)
@@ -191,7 +173,7 @@ def image_ranges(frame: Frame) -> Ranges:
 
 def error_map(image: Tensor, frame: Frame) -> NDArray[np.float32]:  # (1, H, W) -> (H, W)
     """image − truth where that is scored, NaN elsewhere."""
-    return torch.where(frame.scored, image - frame.truth, torch.nan)[0].numpy()
+    return with_gaps(image - frame.truth, frame.scored)
 
 
 def with_gaps(image: Tensor, known: Tensor) -> NDArray[np.float32]:  # (1, H, W) twice -> (H, W)
@@ -206,7 +188,8 @@ def images_figure(frame: Frame, answers: dict[str, Tensor], across: int = 6) -> 
     columns = {"truth": frame.truth, "noisy": frame.noisy, **answers}
     known = {"truth": frame.scored | frame.hole, "noisy": frame.valid}
     wide, lines = min(across, len(columns)), -(-len(columns) // across)
-    figure, axes = plt.subplots(2 * lines, wide, figsize=(2.6 * wide, 4.3 * lines), squeeze=False)
+    figure = Figure(figsize=(2.6 * wide, 4.3 * lines))
+    axes = figure.subplots(2 * lines, wide, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
     for place, (name, image) in enumerate(columns.items()):
@@ -221,40 +204,7 @@ def images_figure(frame: Frame, answers: dict[str, Tensor], across: int = 6) -> 
     return figure
 
 
-def _descent_figure(descents: dict[str, list[tuple[float, float]]]) -> Figure:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
-    for name, values in descents.items():
-        energies = [e - values[0][0] for e, _ in values]
-        left.plot(energies, marker=".", label=name)
-        right.plot([p for _, p in values], marker=".", label=name)
-    left.set(xlabel="iteration", ylabel="energy − energy of the start")
-    right.set(xlabel="iteration", ylabel="PSNR (dB)")
-    right.legend(frameon=False, fontsize=8)
-    return _tidy(figure)
-
-
-def _training_figure(curves: dict[str, list[tuple[float, float]]]) -> Figure:
-    figure, axis = plt.subplots(figsize=(7, 3.4))
-    for name, points in curves.items():
-        axis.plot(*zip(*points, strict=True), marker=".", label=name)
-    axis.set(xlabel="seconds of training", ylabel="development PSNR (dB)")
-    axis.legend(frameon=False, fontsize=8)
-    return _tidy(figure)
-
-
-def _tidy(figure: Figure) -> Figure:
-    for axis in figure.axes:
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    return figure
-
-
 def _picture(figure: Figure) -> str:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    plt.close(figure)
     return f'<img alt="" src="data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"

@@ -1,32 +1,28 @@
 """Table 1: train every row, score it, put the paper's figure beside it.
 
-A row that is done is kept; one that was interrupted goes on. The results hold every row that the folder holds.
+Finished rows are not trained again, interrupted rows resume, and the results hold every finished row of the folder:
+OUT/DATA/results.json, OUT/DATA/report.html and a run folder OUT/DATA/RECIPE/seed-N for each row and seed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from spen.storage import write_whole
-from spen.tasks.denoising.recipes import (
-    ABLATION,
-    RECIPES,
-    Classical,
-    Recipe,
-    System,
-    expand_rows,
-    find_recipe,
-    find_regime,
-)
-from spen.tasks.options import accelerator_of
+from spen.storage import write_json, write_whole
+from spen.tasks.denoising.recipes import ABLATION, RECIPES, Classical, Recipe, System, expand_rows, find_recipe
+from spen.tasks.denoising.regimes import find_regime
+from spen.tasks.options import accelerator_of, resolve_device
 from spen.tasks.task import Reproduced, ReproduceOrder
 
 QUICK_ROWS = ("tv", "foe-3", "dp-3")
@@ -37,113 +33,131 @@ QUICK_OPTIONS = {
     "warmup": 30,
     "crop": (48, 64),
     "width": 16,
-    "gradient": "exact",  # the fast one on a CPU
+    "gradient": "exact",  # the fastest one on a CPU
 }
 SHIPPED = "dp-3"
-SHIPPED_ROW = "dp-3, shipped"
 DETERMINISTIC = ("bm3d", "tv")
-NONE = "none"
+MEANS = ("psnr", "surface_psnr", "hole_rmse_mm", "clamped_psnr", "seconds_per_frame", "train_seconds", "batches")
 
-Option = tuple[str, Any]  # "key" or "row:key", and its value
+Option = tuple[str, Any]  # name and value
 
 
 @dataclass(frozen=True)
 class Job:
-    """One row with one seed."""
+    """One row with one seed. ``order.data`` is a name; ``frames`` is a folder of stored frames."""
 
     recipe: str
-    data: str
     seed: int
-    out: str
-    quick: bool
-    accelerator: str
-    seconds: float | None
+    order: ReproduceOrder
     options: tuple[Option, ...] = ()
-    cache: str | None = None
-    split: str = "test"
+    frames: Path | None = None
 
     @property
     def folder(self) -> Path:
-        return Path(self.out) / self.data / self.recipe.replace(":", ",").replace("/", "-") / f"seed-{self.seed}"
+        return results_folder(self.order) / self.recipe.replace(":", ",").replace("/", "-") / f"seed-{self.seed}"
 
     def planned(self) -> Recipe:
-        """The recipe with everything that was asked for."""
-        recipe = plan(find_recipe(self.recipe, self.data), quick=self.quick)
+        """The recipe with all options; with ``quick`` a small version that shows the same in minutes."""
+        recipe = find_recipe(self.recipe, self.order.data)
+        if self.order.quick and isinstance(recipe.method, System):
+            recipe = recipe.with_options(**QUICK_OPTIONS)
         return recipe.with_options(**dict(self.options))
 
 
-def reproduce(order: ReproduceOrder, data: str) -> Reproduced:
-    """All rows that were asked for, the table as text, and the report."""
+def reproduce(order: ReproduceOrder) -> Reproduced:
+    """Train and score rows × seeds; write and return the results, the table as text, and the report.
+
+    The results also hold what the folder held before, and what the folders of ``order.merge`` hold of this data set.
+    With ``rows=("none",)`` nothing is trained. A setting is ``key`` for every row that has this option, or ``row:key``.
+    """
+    order = replace(order, data=order.data or "rooms")
+    out = results_folder(order)
+    names = tuple(name for name in expand_rows(order.rows or (QUICK_ROWS if order.quick else ())) if name != "none")
+    chosen = options_by_row(names, order.data, order.settings)  # mistakes are raised before anything is trained
     from spen.tasks.denoising.report import write_report
 
-    def tell(result: dict[str, Any]) -> None:
-        text = f"{result['psnr']:.2f} dB" if "psnr" in result else result.get("problem", "unfinished")
-        order.tell(f"  {result['recipe']} (seed {result['seed']}): {text}")
-
-    whole = table1(
-        data,
-        order.out,
-        rows=order.rows or None,
-        seeds=order.seeds,
-        quick=order.quick,
-        jobs=order.jobs,
-        accelerator=accelerator_of(order.device),
-        seconds=order.seconds,
-        options=tuple(order.settings.items()),
-        merge=order.merge,
-        split="dev" if order.dev_only else "test",
-        tell=tell,
-    )
-    noisy = whole["raw"]
+    for source in order.merge:
+        join(source, order.out, out.name)
+    with _stored_frames(order, needed=order.jobs > 1 and bool(names)) as frames:
+        # All rows with the first seed, then with the next: what the first had to compile is cached for the others.
+        jobs = [
+            Job(name, seed, replace(order, tell=print), chosen[name], frames)
+            for seed in order.seeds
+            for name in names
+            if seed == order.seeds[0] or name not in DETERMINISTIC
+        ]
+        results = []
+        for result in _run_all(jobs, order.jobs):
+            results.append(result)
+            text = f"{result['psnr']:.2f} dB" if "psnr" in result else result.get("problem", "unfinished")
+            order.tell(f"  {result['recipe']} (seed {result['seed']}): {text}")
+    done = {(r["recipe"], r["seed"]) for r in results}
+    results += [r for r in finished(order) if (r["recipe"], r["seed"]) not in done]
+    results.sort(key=lambda r: (_place(r["recipe"]), r["recipe"], r["seed"]))
+    noisy, shipped = _references(order)
+    results += shipped
+    whole: dict[str, Any] = {
+        "data": order.data,
+        "quick": order.quick,
+        "results": results,
+        "table": summary(results),
+        "raw": noisy,
+    }
+    write_json(out / "results.json", whole)
     first = f"{'noisy':32s} {noisy['psnr']:7.2f} {'':6s} {noisy['surface_psnr']:8.2f} {noisy['hole_rmse_mm']:4.0f} mm"
     lines = (HEAD, first, *map(line_of, whole["table"]))
-    finished = not any(result.get("unfinished") for result in whole["results"])
-    return Reproduced(whole, lines, Path(write_report(whole, order.out)), finished)
+    return Reproduced(whole, lines, write_report(whole, out), not any(r.get("unfinished") for r in results))
 
 
 def run_job(job: Job) -> dict[str, Any]:
-    """Train (or go on training) and score. What fails is told, so that the other rows still come.
+    """Train (or resume training) and score. An error is returned as text, so that the other rows still come.
 
-    A finished run is answered from its folder, if it is the run that is asked for.
+    A finished run with the same settings is not run again: its scores are read from its folder.
     """
     import torch
 
-    from spen.models import find_model
-    from spen.tasks.denoising.opened import Denoiser
-    from spen.tasks.denoising.train import describe_run, evaluate, open_splits, train
+    from spen.models import open_model
+    from spen.tasks.denoising.data import StoredFrames
+    from spen.tasks.denoising.datasets import Splits, open_splits
+    from spen.tasks.denoising.train import describe_run, evaluate, train
     from spen.training import Run
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # crops have one size, so the search for the best kernel pays
-    regime, recipe = find_regime(job.data), job.planned()
-    common = _common(job.recipe, job.data, job.seed, job.folder)
-    scores = job.folder / f"{job.split}.json"
+    order, recipe, regime = job.order, job.planned(), find_regime(job.order.data)
+    common = _common(job.recipe, order.data, job.seed, job.folder)
+    scores = job.folder / f"{_split(order)}.json"
     try:
         if scores.exists():
-            Run.begin(job.folder, describe_run(recipe, regime, quick=job.quick), job.seed)
+            Run.begin(job.folder, describe_run(recipe, regime, quick=order.quick), job.seed)
             return {**common, **json.loads(scores.read_text())}
         began = time.monotonic()
+        if job.frames is None:
+            splits = open_splits(regime, quick=order.quick)
+        else:
+            splits = Splits(*(StoredFrames(_stored(job.frames, name)) for name in Splits._fields))
         run = train(
             recipe,
             regime,
             job.folder,
             seed=job.seed,
-            quick=job.quick,
-            accelerator=job.accelerator,
+            quick=order.quick,
+            splits=splits,
+            accelerator=accelerator_of(order.device),
             progress=False,
-            seconds=job.seconds,
-            cache=job.cache,
+            seconds=order.seconds,
         )
         if run is None:
             return {**common, "unfinished": True}
-        device = "cuda" if job.accelerator != "cpu" and torch.cuda.is_available() else "cpu"
-        opened = Denoiser.open(find_model(job.folder), device)
-        frames = getattr(open_splits(regime, quick=job.quick, cache=job.cache), job.split)
-        result: dict[str, Any] = evaluate(opened.denoise, frames)
+        opened: Any = open_model(job.folder, resolve_device(order.device))
+        result: dict[str, Any] = evaluate(opened.denoise, getattr(splits, _split(order)))
         if opened.model is not None:
             result["parameters"] = sum(p.numel() for p in opened.model.parameters())
-        result["train_seconds"] = round(sum(_seconds_of_stages(run.metrics()).values()), 1)
-        result["batches"] = _batches(recipe, run.metrics())
+        metrics = run.metrics()
+        spent = {entry["stage"]: entry.get("seconds", 0.0) for entry in metrics}  # a stage counts from its own start
+        result["train_seconds"] = round(sum(spent.values()), 1)
+        trained = not isinstance(recipe.method, Classical)
+        result["batches"] = len(metrics) * recipe.schedule.epoch_batches if trained else None
         result["wall_seconds"] = round(time.monotonic() - began, 1)
         write_whole(scores, json.dumps(result))
     except (ValueError, RuntimeError, ImportError, OSError) as error:
@@ -151,79 +165,16 @@ def run_job(job: Job) -> dict[str, Any]:
     return {**common, **result}
 
 
-def plan(recipe: Recipe, *, quick: bool) -> Recipe:
-    """The recipe, or a small version of it that shows the same thing in a minute."""
-    if not quick or not isinstance(recipe.method, System):
-        return recipe
-    return recipe.with_options(**QUICK_OPTIONS)
-
-
-def table1(
-    data: str,
-    out: Path | str,
-    *,
-    rows: tuple[str, ...] | None = None,
-    seeds: tuple[int, ...] = (0, 1, 2),
-    quick: bool = False,
-    accelerator: str = "auto",
-    jobs: int = 1,
-    seconds: float | None = None,
-    options: tuple[Option, ...] = (),
-    merge: tuple[Path | str, ...] = (),
-    split: str = "test",
-    tell: Callable[[dict[str, Any]], None] | None = None,
-) -> dict[str, Any]:
-    """Train and score rows × seeds; write DATA/results.json and return it. Finished rows are not trained again.
-
-    The results hold what the folder held before as well, and what the folders of ``merge`` hold of this data set. With
-    ``rows=("none",)`` nothing is trained. An option is ``(key, value)`` for every row that has it, or
-    ``("row:key", value)`` for one.
-    """
-    names = expand_rows(rows or (QUICK_ROWS if quick else ()))
-    names = tuple(name for name in names if name != NONE)
-    find_regime(data)
-    chosen = options_by_row(names, data, options)  # a mistake is told before anything is made
-    for source in merge:
-        join(source, out, data)
-    cache = _prepared(data, quick, out, jobs) if jobs > 1 and names else None
-    # All rows with the first seed, then with the next: what the first had to compile is there for the others.
-    todo = [
-        Job(name, data, seed, str(out), quick, accelerator, seconds, chosen[name], cache, split)
-        for seed in seeds
-        for name in names
-        if seed == seeds[0] or name not in DETERMINISTIC
-    ]
-    results = []
-    for result in _run_all(todo, jobs):
-        results.append(result)
-        if tell is not None:
-            tell(result)
-    if cache is not None:
-        shutil.rmtree(cache, ignore_errors=True)
-    done = {(r["recipe"], r["seed"]) for r in results}
-    results += [r for r in found(out, data, quick, split) if (r["recipe"], r["seed"]) not in done]
-    results.sort(key=lambda r: (_place(r["recipe"]), r["recipe"], r["seed"]))
-    if quick and data == "rooms":
-        results.append(shipped(split))
-    ordered = tuple(dict.fromkeys(r["recipe"] for r in results))
-    whole = {"data": data, "quick": quick, "results": results, "table": summary(results, ordered)}
-    whole["raw"] = raw(data, quick, split)
-    place = Path(out) / data / "results.json"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, json.dumps(whole, indent=1))
-    return whole
-
-
-def options_by_row(names: tuple[str, ...], data: str, options: tuple[Option, ...]) -> dict[str, tuple[Option, ...]]:
-    """Which options each row takes; one that no row takes is a mistake. A classical method chooses its own number."""
+def options_by_row(names: tuple[str, ...], data: str, settings: Mapping[str, Any]) -> dict[str, tuple[Option, ...]]:
+    """Which options each row takes; one that no row takes is an error. A classical method takes none."""
+    known = {}
+    for name in names:
+        recipe = find_recipe(name, data)
+        known[name] = set() if isinstance(recipe.method, Classical) else recipe.option_names()
     chosen: dict[str, dict[str, Any]] = {name: {} for name in names}
-    for key, value in sorted(options, key=lambda option: ":" in option[0]):  # what is said of one row stands
+    for key, value in sorted(settings.items(), key=lambda option: ":" in option[0]):  # row:key overrides key
         row, _, short = key.rpartition(":")
-        takers = []
-        for name in names:
-            recipe = find_recipe(name, data)
-            if row in ("", name) and not isinstance(recipe.method, Classical) and short in recipe.option_names():
-                takers.append(name)
+        takers = [name for name in names if row in ("", name) and short in known[name]]
         if not takers:
             raise ValueError(f"no row among {', '.join(names)} takes the option {key!r}")
         for name in takers:
@@ -231,19 +182,19 @@ def options_by_row(names: tuple[str, ...], data: str, options: tuple[Option, ...
     return {name: tuple(mine.items()) for name, mine in chosen.items()}
 
 
-def found(out: Path | str, data: str, quick: bool, split: str = "test") -> list[dict[str, Any]]:
-    """Every finished run of a data set in a folder."""
+def finished(order: ReproduceOrder) -> list[dict[str, Any]]:
+    """The results of every finished run of a data set in a folder."""
     results = []
-    for path in sorted((Path(out) / data).glob(f"*/seed-*/{split}.json")):
-        description = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
-        if description["recipe"]["quick"] == quick:
-            common = _common(description["recipe"]["name"], data, description["seed"], path.parent)
+    for path in sorted(results_folder(order).glob(f"*/seed-*/{_split(order)}.json")):
+        run = json.loads((path.parent / "run.json").read_text(encoding="utf-8"))
+        if run["recipe"]["quick"] == order.quick:
+            common = _common(run["recipe"]["name"], order.data, run["seed"], path.parent)
             results.append({**common, **json.loads(path.read_text(encoding="utf-8"))})
     return results
 
 
 def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
-    """Copy the finished runs of a data set from one folder into another; what is there stays."""
+    """Copy the finished runs of a data set from one folder into another; none is replaced."""
     if not Path(source).is_dir():
         raise ValueError(f"{source} is no folder to join")
     copied = []
@@ -255,43 +206,33 @@ def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
     return copied
 
 
-def shipped(split: str = "test") -> dict[str, Any]:
-    """The model that comes with the package, trained longer on the same rooms, on the quick test frames."""
-    from spen.models import find_model
-    from spen.tasks.denoising.opened import Denoiser
-    from spen.tasks.denoising.train import evaluate, open_splits
+def _references(order: ReproduceOrder) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """The scores of the noisy images with filled holes; in a quick table of rooms the row of the shipped model, too.
 
-    frames = getattr(open_splits(find_regime("rooms"), quick=True), split)
-    result = evaluate(Denoiser.open(find_model(SHIPPED)).denoise, frames)
-    paper = find_recipe(SHIPPED).paper
-    return {"recipe": SHIPPED_ROW, "data": "rooms", "seed": 0, "paper": paper, "model": SHIPPED, **result}
-
-
-def raw(data: str, quick: bool, split: str = "test") -> dict[str, float]:
-    """The scores of the noisy image itself, holes filled."""
+    The shipped model was trained longer on the same rooms.
+    """
+    from spen.models import open_model
+    from spen.tasks.denoising.datasets import open_splits
     from spen.tasks.denoising.holes import fill_pyramid
-    from spen.tasks.denoising.train import evaluate, open_splits
+    from spen.tasks.denoising.train import evaluate
 
-    frames = getattr(open_splits(find_regime(data), quick=quick), split)
-    return evaluate(lambda x: fill_pyramid(x.image, x.seen), frames)
+    frames = getattr(open_splits(find_regime(order.data), quick=order.quick), _split(order))
+    noisy = evaluate(lambda x: fill_pyramid(x.image, x.seen), frames)
+    if not order.quick or order.data != "rooms":
+        return noisy, []
+    model: Any = open_model(SHIPPED)
+    row = {"recipe": f"{SHIPPED}, shipped", "data": "rooms", "seed": 0, "paper": find_recipe(SHIPPED).paper}
+    return noisy, [{**row, "model": SHIPPED, **evaluate(model.denoise, frames)}]
 
 
-def summary(results: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """One line a row: mean and spread over the seeds that finished."""
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One line per row: mean and standard deviation over the seeds that finished."""
     table = []
-    for name in names:
+    for name in dict.fromkeys(r["recipe"] for r in results):
         mine = [r for r in results if r["recipe"] == name]
         done = [r for r in mine if "psnr" in r]
-        line: dict[str, Any] = {"recipe": name, "paper": mine[0]["paper"] if mine else None, "seeds": len(done)}
-        for key in (
-            "psnr",
-            "surface_psnr",
-            "hole_rmse_mm",
-            "clamped_psnr",
-            "seconds_per_frame",
-            "train_seconds",
-            "batches",
-        ):
+        line: dict[str, Any] = {"recipe": name, "paper": mine[0]["paper"], "seeds": len(done)}
+        for key in MEANS:
             values = [r[key] for r in done if r.get(key) is not None]
             line[key] = statistics.fmean(values) if values else None
         for key, spread in (("psnr", "spread"), ("surface_psnr", "surface_spread")):
@@ -302,12 +243,12 @@ def summary(results: list[dict[str, Any]], names: tuple[str, ...]) -> list[dict[
 
 
 def line_of(line: dict[str, Any]) -> str:
-    """A row of the table as text: mean ± spread, the paper's figure beside it."""
+    """A row of the table as text: mean ± standard deviation, the paper's figure beside it."""
     if line["psnr"] is None:
         return f"{line['recipe']:32s} {line['problem'] or 'unfinished'}"
     spread = "      " if line["spread"] is None else f"±{line['spread']:5.2f}"
-    hole = "" if line["hole_rmse_mm"] is None or line["hole_rmse_mm"] != line["hole_rmse_mm"] else line["hole_rmse_mm"]
-    holes = f"{hole:4.0f} mm" if hole != "" else "       "
+    hole = line["hole_rmse_mm"]
+    holes = "       " if hole is None or math.isnan(hole) else f"{hole:4.0f} mm"
     paper = "" if line["paper"] is None else f"{line['paper']:.2f}"
     return (
         f"{line['recipe']:32s} {line['psnr']:7.2f} {spread} {line['surface_psnr']:8.2f} {holes} {paper:>7s} "
@@ -316,6 +257,15 @@ def line_of(line: dict[str, Any]) -> str:
 
 
 HEAD = f"{'':32s} {'PSNR':>7s} {'±':>6s} {'surface':>8s} {'holes':>7s} {'paper':>7s} {'n':>3s} {'train, s':>8s}"
+
+
+def results_folder(order: ReproduceOrder) -> Path:
+    """OUT/DATA; a wrong data set is an error."""
+    return order.out / find_regime(order.data).name
+
+
+def _split(order: ReproduceOrder) -> str:
+    return "dev" if order.dev_only else "test"
 
 
 def _common(recipe: str, data: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -328,43 +278,34 @@ def _place(name: str) -> int:
     return order.index(name) if name in order else len(order)
 
 
-def _seconds_of_stages(metrics: list[dict[str, Any]]) -> dict[str, float]:
-    spent: dict[str, float] = {}
-    for entry in metrics:
-        spent[entry["stage"]] = max(spent.get(entry["stage"], 0.0), entry.get("seconds", 0.0))
-    return spent
+@contextmanager
+def _stored_frames(order: ReproduceOrder, *, needed: bool) -> Iterator[Path | None]:
+    """A folder with frames that take long to make, made once by all processes; None where each row reads its own."""
+    from spen.tasks.denoising.data import StoredFrames
+    from spen.tasks.denoising.datasets import Splits, open_splits
+
+    regime = find_regime(order.data)
+    if not needed or not regime.depth or regime.folder:  # other images are decoded in a moment
+        yield None
+        return
+    folder = order.out / f"frames-{regime.name}"
+    try:
+        with multiprocessing.get_context("spawn").Pool(order.jobs) as pool:
+            for name, frames in zip(Splits._fields, open_splits(regime, quick=order.quick), strict=True):
+                made = pool.imap(partial(_arrays, frames), range(len(frames)), chunksize=8)
+                StoredFrames.write(_stored(folder, name), frames.names, made)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _batches(recipe: Recipe, metrics: list[dict[str, Any]]) -> int | None:
-    if isinstance(recipe.method, Classical):
-        return None
-    return len(metrics) * recipe.schedule.epoch_batches
+def _stored(folder: Path, split: str) -> Path:
+    return folder / f"{split}.safetensors"
 
 
-def _prepared(data: str, quick: bool, out: Path | str, jobs: int) -> str | None:
-    """Frames that take long to make are made once, on every core, for all rows."""
-    from spen.tasks.denoising.frame_cache import keep
-    from spen.tasks.denoising.train import SPLIT_NAMES, kept_path, open_splits
-
-    if not find_regime(data).many:
-        return None
-    cache = Path(out) / f"frames-{data}"
-    splits = open_splits(find_regime(data), quick=quick)
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-        for name in SPLIT_NAMES:
-            frames = getattr(splits, name)
-            todo = [(data, quick, name, index) for index in range(len(frames))]
-            keep(frames, kept_path(cache, name, quick), pool.imap(_made, todo, chunksize=8))
-    return str(cache)
-
-
-def _made(which: tuple[str, bool, str, int]) -> Any:
-    from spen.tasks.denoising.data import Frame
-    from spen.tasks.denoising.train import open_splits
-
-    data, quick, name, index = which
-    frame = getattr(open_splits(find_regime(data), quick=quick), name).frame(index)
-    return Frame(*(part.clone() for part in frame))
+def _arrays(frames: Any, index: int) -> list[Any]:
+    # Arrays are pickled by value. Tensors would each hold a file descriptor, and a table has thousands of them.
+    return [part.numpy() for part in frames.frame(index)]
 
 
 def _run_all(todo: list[Job], jobs: int) -> Iterator[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """d = f·b/z: a structured-light sensor measures disparity d, with noise and in steps, and reports depth z = f·b/d.
 
 So an error δ of disparity is an error z²·δ/(f·b) of depth. Depth maps are in **metres** here, with 0 where nothing is
-known; `spen.tasks.denoising.data` turns them into model units (depth / 4 m).
+known; `spen.tasks.denoising.data` converts them into model units (depth / 4 m).
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-from spen.tasks.denoising.regimes import STRENGTH_30DB_REDKITCHEN as STRENGTH_30DB_REDKITCHEN
-from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS as STRENGTH_30DB_ROOMS
 
 
 class Reading(NamedTuple):

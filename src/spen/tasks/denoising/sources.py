@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Frame, Frames, generator_of
-from spen.tasks.denoising.energy import NoisyObservation, Observed
+from spen.tasks.denoising.energy import Observed, with_noise
 from spen.tasks.denoising.losses import observation, target
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import frame_noise
@@ -19,14 +20,15 @@ from spen.tasks.denoising.noise_estimate import frame_noise
 class CropSource:
     """Batches of random crops; an epoch is ``batches_per_epoch`` of them, a pure function of (seed, epoch).
 
-    A model that is told the noise gets it with an error, as an estimate has one: of a tenth, and of ``wrong``.
+    A noise-conditioned model gets a noise level with an error, as an estimate has one: of a tenth, and of
+    ``noise_error`` in units of the image.
     """
 
     def __init__(
-        self, crops: Crops, batch_size: int, batches_per_epoch: int, wrong: float = 0.0, every_pixel: bool = False
+        self, crops: Crops, batch_size: int, batches_per_epoch: int, noise_error: float = 0.0, every_pixel: bool = False
     ) -> None:
         self.crops, self.batch_size, self.per_epoch = crops, batch_size, batches_per_epoch
-        self.wrong, self.every_pixel = wrong, every_pixel
+        self.noise_error, self.every_pixel = noise_error, every_pixel
 
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
         for k in range(self.per_epoch):
@@ -36,8 +38,7 @@ class CropSource:
             if noise is not None:
                 generator = generator_of(self.crops.seed, epoch, first, 6, device=noise.device)
                 error = torch.randn(2, *noise.shape, generator=generator, device=noise.device)
-                noise = torch.hypot(noise * torch.exp(0.1 * error[0]), self.wrong * error[1])
-                x = NoisyObservation(x.image, x.seen, noise.view(-1, 1, 1, 1))
+                x = with_noise(x, torch.hypot(noise * torch.exp(0.1 * error[0]), self.noise_error * error[1]))
             yield x, target(frame, self.every_pixel)
 
     def count(self, world: int = 1) -> int:
@@ -45,42 +46,38 @@ class CropSource:
 
 
 class FrameSource:
-    """Whole frames, one after another, as many of one size in a batch as may be; ``kind`` asks for their noise."""
+    """Whole frames in order, in batches of one size; ``kind`` adds an estimate of their noise."""
 
     def __init__(
         self, frames: Frames, batch_size: int = 1, kind: Kind | None = None, every_pixel: bool = False
     ) -> None:
         self.frames, self.batch_size, self.kind, self.every_pixel = frames, batch_size, kind, every_pixel
-        self._kept: list[tuple[Any, Any]] = []
 
     def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Any, Any]]:
-        kept = self._read()
         for k in range(self.count(world)):
-            yield kept[min(k * world + rank, len(kept) - 1)]
+            yield self._all[min(k * world + rank, len(self._all) - 1)]
 
     def count(self, world: int = 1) -> int:
-        return math.ceil(len(self._read()) / world)
+        return math.ceil(len(self._all) / world)
 
     def own(self, rank: int, world: int) -> int:
         """How many of its batches are no repeats."""
-        return len(range(rank, len(self._read()), world))
+        return len(range(rank, len(self._all), world))
 
-    def _read(self) -> list[tuple[Any, Any]]:
-        if not self._kept:  # decoding a frame costs more than scoring it
-            group: list[Frame] = []
-            for index in range(len(self.frames)):
-                frame = self.frames.frame(index)
-                if group and (len(group) == self.batch_size or frame.truth.shape != group[0].truth.shape):
-                    self._kept.append(self._batch(group))
-                    group = []
-                group.append(frame)
-            self._kept.append(self._batch(group))
-        return self._kept
+    @cached_property  # decoding a frame costs more than scoring it
+    def _all(self) -> list[tuple[Any, Any]]:
+        groups: list[list[Frame]] = []
+        for index in range(len(self.frames)):
+            frame = self.frames.frame(index)
+            if not groups or len(groups[-1]) == self.batch_size or frame.truth.shape != groups[-1][0].truth.shape:
+                groups.append([])
+            groups[-1].append(frame)
+        return [self._batch(group) for group in groups]
 
     def _batch(self, frames: list[Frame]) -> tuple[Any, Any]:
         whole = Frame(*(torch.cat(parts)[:, None] for parts in zip(*frames, strict=True)))
         x: Observed = observation(whole)
         if self.kind is not None:
             each = [frame_noise(frame, self.kind).expand(frame.truth.shape[0]) for frame in frames]
-            x = NoisyObservation(x.image, x.seen, torch.cat(each).view(-1, 1, 1, 1))
+            x = with_noise(x, torch.cat(each))
         return x, target(whole, self.every_pixel)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spen.tasks.denoising.noise import parse_noise
-from spen.tasks.denoising.recipe_types import Holes
-from spen.tasks.denoising.recipes import RECIPES, REGIMES, default_data, expand_rows, find_recipe, find_regime
+from spen.tasks.denoising.recipes import RECIPES, default_data, find_recipe
+from spen.tasks.denoising.regimes import REGIMES, Holes, find_regime
 from spen.tasks.options import image_size
 from spen.tasks.task import Dataset, Listed, Opened, Option, Reproduced, ReproduceOrder, Task, Trained, TrainOrder
 
@@ -39,11 +38,9 @@ _NOISE = Option(
     "noise", parse_noise, "Noise to add to clean images: gaussian:25, gaussian:0-55, poisson:30, depth-sensor:0.5-15."
 )
 _SPLIT_SEED = Option("split_seed", int, "Which images of a folder are for training, if the folder does not say; 0.")
-_TOLD = (
-    Option("sigma", float, "The noise out of 255, for a model that is told it; estimated if not given."),
-    Option(
-        "strength", float, "The noise as a multiple of a Kinect's, for a model that is told it; estimated if not given."
-    ),
+_NOISE_LEVEL = (
+    Option("sigma", float, "Noise level out of 255, for a model that reads it; estimated if not given."),
+    Option("strength", float, "Noise level as a multiple of a Kinect's, for a model that reads it; else estimated."),
 )
 
 
@@ -62,12 +59,12 @@ class Denoising(Task):
             _PEAK,
             _HOLES,
             _SPLIT_SEED,
-            *_TOLD,
+            *_NOISE_LEVEL,
         ),
         "predict": (
             _PEAK,
             _HOLES,
-            *_TOLD,
+            *_NOISE_LEVEL,
             Option("batch", int, "How many images of one size are denoised at once; 1.", least=1),
         ),
         "bench": (
@@ -96,14 +93,9 @@ class Denoising(Task):
         "make": ("spen data make 7scenes --source redkitchen --out prepared",),
     }
 
-    @cached_property
-    def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
-        return {r.name: Listed(r.name, r.about, r.paper) for r in RECIPES.values()}
-
-    @cached_property
-    def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
-        own = {r.name: Dataset(r.name, r.about, r.needs, r.obtain or Dataset.obtain) for r in REGIMES.values()}
-        return {**own, _SEVEN.name: _SEVEN}
+    recipes = {r.name: Listed(r.name, r.about, r.paper) for r in RECIPES.values()}
+    datasets = {r.name: Dataset(r.name, r.about, r.needs, r.obtain or Dataset.obtain) for r in REGIMES.values()}
+    datasets |= {_SEVEN.name: _SEVEN}
 
     def has_recipe(self, name: str) -> bool:
         return name.partition(":")[0] in RECIPES
@@ -148,14 +140,9 @@ class Denoising(Task):
         return rebuild(**settings)
 
     def reproduce(self, order: ReproduceOrder) -> Reproduced:
-        data = order.data or "rooms"
-        find_regime(data)
-        for row in expand_rows(order.rows):
-            if row != "none":
-                find_recipe(row)
         from spen.tasks.denoising.reproduce import reproduce
 
-        return reproduce(order, data)
+        return reproduce(order)
 
 
 TASK = Denoising()

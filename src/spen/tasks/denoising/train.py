@@ -13,41 +13,26 @@ from torch import Tensor
 
 from spen.pretrained import write_config
 from spen.protocols import Objective
-from spen.tasks.denoising import datasets
-from spen.tasks.denoising.build import Denoise, DenoiserPretraining, build, kind_of, origin_of
+from spen.tasks.denoising.build import Denoise, DenoiserPretraining, build, origin_of
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Frames
-from spen.tasks.denoising.datasets import SPLIT_NAMES, Splits, Subset
-from spen.tasks.denoising.energy import NoisyObservation, Observed
-from spen.tasks.denoising.folder import Sized, large_enough
-from spen.tasks.denoising.frame_cache import KeptFrames
+from spen.tasks.denoising.datasets import Splits, open_splits
+from spen.tasks.denoising.energy import Observed, with_noise
+from spen.tasks.denoising.folder import large_enough
 from spen.tasks.denoising.losses import masked_squared_error, planes
 from spen.tasks.denoising.metrics import PSNR, clamped_psnr, hole_rmse_mm, mean_over_frames, psnr
-from spen.tasks.denoising.noise import Kind, Noise
+from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import frame_noise
-from spen.tasks.denoising.recipes import Classical, Recipe, Regime, System
+from spen.tasks.denoising.recipes import Classical, Recipe, System
+from spen.tasks.denoising.regimes import Regime
 from spen.tasks.denoising.sources import CropSource, FrameSource
 from spen.tasks.task import Progress
 from spen.training import Run, Stage, fit, joint
 from spen.training.processes import sizes
 
 
-def open_splits(regime: Regime, *, quick: bool = False, cache: Path | str | None = None) -> Splits:
-    """The frames of a data set; ``quick`` takes a few of them, for a demonstration. ``cache`` may hold them ready."""
-    kept = [] if cache is None else [kept_path(cache, name, quick) for name in SPLIT_NAMES]
-    if kept and all(path.exists() for path in kept):
-        return Splits(*map(KeptFrames, kept))
-    splits: Splits = getattr(datasets, regime.opens)(regime, quick)
-    return splits
-
-
-def kept_path(cache: Path | str, split: str, quick: bool) -> Path:
-    """Where the frames of a split are kept for many processes."""
-    return Path(cache) / f"{split}{'-quick' if quick else ''}.safetensors"
-
-
 def describe_run(recipe: Recipe, regime: Regime, *, quick: bool = False) -> dict[str, Any]:
-    """What a run folder says was trained in it."""
+    """What run.json says was trained."""
     reading = {} if isinstance(regime.saved, str) else {"reading": regime.saved}
     return {**recipe.describe(), "data": regime.name, "quick": quick, **reading}
 
@@ -59,40 +44,44 @@ def train(
     *,
     seed: int = 0,
     quick: bool = False,
+    splits: Splits | None = None,
     accelerator: str = "auto",
     devices: int = 1,
     nodes: int = 1,
-    progress: bool | None = None,
-    seconds: float | None = None,
-    cache: Path | str | None = None,
+    **fit_options: Any,
 ) -> Run | None:
-    """Train into a run folder; None if ``seconds`` ran out before the end (call again to go on)."""
-    splits = open_splits(regime, quick=quick, cache=cache)
+    """Train into a run folder; None if the ``seconds`` of ``fit_options`` ran out first (call again to resume).
+
+    ``splits`` are the frames of the data set if they have been opened already; ``quick`` opens a few of them.
+    """
+    splits = splits or open_splits(regime, quick=quick)
     description = describe_run(recipe, regime, quick=quick)
     if isinstance(recipe.method, Classical):
         run = Run.begin(out, description, seed)
         write_config(run.folder, origin_of(recipe, regime))
-        return _fit_classical(recipe.method, splits, run, regime, seed)
+        _fit_classical(recipe.method, splits, run, regime, seed)
+        return run
+    schedule, sensed = recipe.schedule, regime.noise is not None and regime.noise.kind == "depth-sensor"
+    if schedule.fresh and regime.noise is None:
+        raise ValueError(f"fresh is for simulated readings, and those of {regime.name} are real")
     torch.manual_seed(seed)
     model, objective = build(recipe, regime)
-    schedule = recipe.schedule
     on_gpu = accelerator != "cpu" and sizes(devices, nodes) == (1, 1) and torch.cuda.is_available()
-    kind = kind_of(recipe, regime)
+    kind = recipe.noise_kind(regime)
     crops = Crops(
-        _large_enough(splits.train, schedule.crop),
+        large_enough(splits.train, schedule.crop),
         schedule.crop,
         seed=seed,
-        flips=regime.flips or schedule.flips,
+        flips=schedule.flips or not regime.depth,
         device="cuda" if on_gpu else "cpu",
-        noise=_fresh_noise(recipe, regime),
+        noise=None if sensed and not schedule.fresh else regime.noise,
         kind=kind,
     )
-    wrong = 0.5 * getattr(recipe.method, "floor", 0.0)
-    source = CropSource(crops, schedule.batch_size, schedule.epoch_batches, wrong, schedule.every_pixel)
+    noise_error = 0.5 * getattr(recipe.method, "floor", 0.0)
     run = fit(
         model,
         stages_of(recipe, objective),
-        source,
+        CropSource(crops, schedule.batch_size, schedule.epoch_batches, noise_error, schedule.every_pixel),
         FrameSource(splits.dev, 4, kind, schedule.every_pixel),
         PSNR(splits.dev.frame(0).truth.shape[0]),
         out=out,
@@ -101,26 +90,13 @@ def train(
         accelerator=accelerator,
         devices=devices,
         nodes=nodes,
-        progress=progress,
-        seconds=seconds,
+        **fit_options,
     )
     return run if run.complete else None
 
 
-def _fresh_noise(recipe: Recipe, regime: Regime) -> Noise | None:
-    """What every batch gets of its own: the noise of images always, that of a sensor if the schedule says so."""
-    if recipe.schedule.fresh and regime.real:
-        raise ValueError(f"fresh is for simulated readings, and those of {regime.name} are real")
-    sensed = regime.noise is not None and regime.noise.kind == "depth-sensor"
-    return None if sensed and not recipe.schedule.fresh else regime.noise
-
-
-def _large_enough(frames: Frames, crop: tuple[int, int]) -> Frames:
-    return Subset(frames, large_enough(frames, crop)) if isinstance(frames, Sized) else frames
-
-
 def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
-    """Everything together; for the energy of a denoiser, the denoiser first."""
+    """Joint training; with ``pretrain``, the U-Net of the energy as a feed-forward denoiser first."""
     schedule = recipe.schedule
     whole = joint(
         objective,
@@ -146,40 +122,28 @@ def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
         seconds = None if whole.seconds is None else share * whole.seconds
         return replace(stage, epochs=max(1, round(share * whole.epochs)), seconds=seconds)
 
-    first = replace(
-        whole,
-        name="pretrain",
-        objective=DenoiserPretraining(masked_squared_error),
-        learning_rate=schedule.pretrain_rate,
-    )
+    pretraining = DenoiserPretraining(masked_squared_error)
+    first = replace(whole, name="pretrain", objective=pretraining, learning_rate=schedule.pretrain_rate)
     return [part(first, share), part(whole, 1 - share)]
 
 
-def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, seed: int) -> Run:
-    """Choose the one number of a classical method by the development set, or grow the forest."""
+def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, seed: int) -> None:
+    """Choose the parameter of a classical filter on the development set, or grow the forest."""
     from spen.tasks.denoising.baselines import classical
     from spen.tasks.denoising.baselines.forest import FilterForest
 
     began = time.monotonic()
-    path = run.folder / "chosen.json"
+    chosen, forest = run.folder / "chosen.json", run.folder / "forest.safetensors"
     if method.kind == "forest":
-        target = run.folder / "forest.safetensors"
-        if not target.exists():
-            frames = [splits.train.frame(i) for i in range(len(splits.train))]
-            FilterForest.fit(frames, seed=seed).save(target)
-    elif not path.exists():
-        candidates: Any
-        real = regime.real
-        if method.kind == "tv":
-            candidates = classical.REAL_DEPTH_TV if real else classical.STRONG_TV
-        else:
-            candidates = classical.REAL_DEPTH_BM3D if real else classical.STRONG_BM3D
+        if not forest.exists():
+            FilterForest.fit([splits.train.frame(i) for i in range(len(splits.train))], seed=seed).save(forest)
+    elif not chosen.exists():
+        candidates = classical.CANDIDATES[method.kind, regime.noise is None]
         dev = [splits.dev.frame(i) for i in range(0, len(splits.dev), max(1, len(splits.dev) // 8))]
-        tuned = classical.tune(dev, candidates)
-        scores = [[asdict(candidate), score] for candidate, score in tuned.scores]
-        path.write_text(json.dumps({"kind": method.kind, "options": asdict(tuned.best), "scores": scores}))
+        best, scores = classical.tune(dev, candidates)
+        tried = [[asdict(candidate), score] for candidate, score in zip(candidates, scores, strict=True)]
+        chosen.write_text(json.dumps({"kind": method.kind, "options": asdict(best), "scores": tried}))
     run.record({"stage": "fit", "epoch": 0, "seconds": round(time.monotonic() - began, 3)})
-    return run
 
 
 def evaluate(
@@ -191,9 +155,9 @@ def evaluate(
     kind: Kind | None = None,
     noise: float | None = None,
 ) -> dict[str, float]:
-    """PSNR over all scored and over surface pixels, of the input, as the authors have it, error in holes, and time.
+    """PSNR over scored pixels, over surface pixels, of the input, and of the authors' code; error in holes; time.
 
-    A model that is told the noise gets ``noise``, in units of the image, or an estimate of noise of this ``kind``.
+    A noise-conditioned model gets ``noise``, in units of the image, or an estimate for noise of this ``kind``.
     """
     names = ("psnr", "surface_psnr", "input_psnr", "hole_rmse_mm", "clamped_psnr")
     scores: dict[str, list[Tensor]] = {name: [] for name in names}
@@ -204,8 +168,7 @@ def evaluate(
         x: Observed = planes(frame)
         began = time.perf_counter()
         if kind is not None:
-            told = frame_noise(frame, kind) if noise is None else torch.tensor(noise)
-            x = NoisyObservation(x.image, x.seen, told.expand(len(x.image), 1, 1, 1))
+            x = with_noise(x, frame_noise(frame, kind) if noise is None else torch.tensor(noise))
         y = denoise(x)[:, 0]
         seconds += time.perf_counter() - began
         scores["psnr"].append(psnr(y, frame.truth, frame.scored))

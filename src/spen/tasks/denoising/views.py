@@ -16,34 +16,18 @@ from torch import Tensor
 
 import spen
 from spen.tasks.charts import draw_lines
-from spen.tasks.denoising.baselines.classical import TotalVariation
+from spen.tasks.denoising.baselines.classical import TotalVariation, batched
 from spen.tasks.denoising.build import Denoise
-from spen.tasks.denoising.data import PEAK_M, Frame, Rooms, depth_frame
-from spen.tasks.denoising.energy import Observed
+from spen.tasks.denoising.data import Frame, Rooms, depth_frame
 from spen.tasks.denoising.holes import fill_pyramid
-from spen.tasks.denoising.images import DEPTH_PEAK_MM, BadImage, load_image
+from spen.tasks.denoising.images import DEPTH_PEAK_MM, PEAK_M, BadImage, load_image
 from spen.tasks.denoising.losses import planes
 from spen.tasks.denoising.metrics import hole_rmse_mm, psnr
+from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS
 from spen.tasks.denoising.report import DEPTH_COLOURS, ERROR_COLOURS, error_map, image_ranges, with_gaps
-from spen.tasks.denoising.sensor import STRENGTH_30DB_ROOMS, Sensor
+from spen.tasks.denoising.sensor import Sensor
 from spen.viewer.iterates import SMALL, data_t, note, with_slider
 from spen.viewer.pictures import Scale, legend, paint, shrunk
-
-__all__ = [
-    "BASELINES",
-    "EXAMPLES",
-    "STRENGTHS",
-    "Answer",
-    "Baseline",
-    "Noise",
-    "Scene",
-    "answer",
-    "example",
-    "observe",
-    "show",
-    "thumbnail",
-    "upload",
-]
 
 Noise = Literal["depth sensor", "Gaussian", "none"]
 MAX_PIXELS = 1_500_000
@@ -98,18 +82,9 @@ TV = TotalVariation(0.06)
 """What `spen train tv --data rooms` chooses by development rooms."""
 
 
-def _total_variation(x: Observed) -> Tensor:
-    images = zip(x.image[:, 0].numpy(), x.seen[:, 0].numpy() > 0, strict=True)
-    return torch.stack([torch.from_numpy(TV.denoise(image, seen)) for image, seen in images])[:, None]
-
-
-def _filled(x: Observed) -> Tensor:
-    return fill_pyramid(x.image, x.seen)
-
-
 BASELINES = {
-    "tv": Baseline(f"total variation, weight {TV.weight}", _total_variation),
-    "reading": Baseline("the reading, its holes filled", _filled),
+    "tv": Baseline(f"total variation, weight {TV.weight}", batched(TV)),
+    "reading": Baseline("the reading, its holes filled", lambda x: fill_pyramid(x.image, x.seen)),
 }
 
 

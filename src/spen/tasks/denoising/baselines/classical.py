@@ -7,15 +7,17 @@ Holes take the nearest reading before the filter and are filled anew from the de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 from skimage.restoration import denoise_tv_chambolle
+from torch import Tensor
 
 from spen.tasks.denoising.data import Frame
+from spen.tasks.denoising.energy import Observed
 from spen.tasks.denoising.holes import Image, Mask, fill_nearest, fill_smooth
 from spen.tasks.denoising.metrics import mean_over_frames, psnr
 
@@ -28,6 +30,16 @@ class Denoiser(Protocol):
 
 
 DenoiserT = TypeVar("DenoiserT", bound=Denoiser)
+
+
+def batched(denoiser: Denoiser) -> Callable[[Observed], Tensor]:
+    """The denoiser for batches of observations."""
+
+    def denoise(x: Observed) -> Tensor:  # (B, 1, H, W) twice -> (B, 1, H, W)
+        images = zip(x.image[:, 0].numpy(), x.seen[:, 0].numpy() > 0, strict=True)
+        return torch.from_numpy(np.stack([denoiser.denoise(image, seen) for image, seen in images]))[:, None].float()
+
+    return denoise
 
 
 def _check_positive(name: str, value: float) -> None:
@@ -76,36 +88,27 @@ class BM3D:
         return fill_smooth(smoothed.astype(np.float32), valid)
 
 
-REAL_DEPTH_TV = tuple(TotalVariation(weight) for weight in (0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.01))
-REAL_DEPTH_BM3D = tuple(BM3D(sigma) for sigma in (0.004, 0.005, 0.006, 0.007, 0.008, 0.01))
-"""Candidates where the noise is a few thousandths of the range, as on RedKitchen."""
-
-STRONG_TV = tuple(TotalVariation(weight) for weight in (0.03, 0.045, 0.06, 0.075, 0.09, 0.12))
-STRONG_BM3D = tuple(BM3D(sigma) for sigma in (0.05, 0.065, 0.08, 0.1, 0.125))
-"""Candidates where the noisy image has about 30 dB."""
-
-
-@dataclass(frozen=True)
-class Tuned(Generic[DenoiserT]):
-    """The candidate with the highest mean PSNR, and the mean PSNR of each."""
-
-    best: DenoiserT
-    scores: tuple[tuple[DenoiserT, float], ...]
+CANDIDATES: dict[tuple[str, bool], tuple[TotalVariation | BM3D, ...]] = {
+    ("tv", True): tuple(TotalVariation(weight) for weight in (0.003, 0.004, 0.005, 0.006, 0.007, 0.008, 0.01)),
+    ("bm3d", True): tuple(BM3D(sigma) for sigma in (0.004, 0.005, 0.006, 0.007, 0.008, 0.01)),
+    ("tv", False): tuple(TotalVariation(weight) for weight in (0.03, 0.045, 0.06, 0.075, 0.09, 0.12)),
+    ("bm3d", False): tuple(BM3D(sigma) for sigma in (0.05, 0.065, 0.08, 0.1, 0.125)),
+}
+"""By method, and whether noise is real: a few thousandths of the range, as on RedKitchen, or about 30 dB."""
 
 
-def tune(frames: Iterable[Frame], candidates: Sequence[DenoiserT]) -> Tuned[DenoiserT]:
-    """Denoise the frames (of a development set, never of a test set) with each candidate; the best mean PSNR wins."""
-    kept = list(frames)
-    if not kept or not candidates:
-        raise ValueError(f"tuning needs frames and candidates, not {len(kept)} and {len(candidates)}")
-    scores = tuple((candidate, mean_psnr(candidate, kept)) for candidate in candidates)
-    return Tuned(best=max(scores, key=lambda pair: pair[1])[0], scores=scores)
+def tune(frames: Sequence[Frame], candidates: Sequence[DenoiserT]) -> tuple[DenoiserT, list[float]]:
+    """The candidate with the highest mean PSNR on the frames (of a development set), and the mean PSNR of each."""
+    if not frames or not candidates:
+        raise ValueError(f"tuning needs frames and candidates, not {len(frames)} and {len(candidates)}")
+    scores = [mean_psnr(candidate, frames) for candidate in candidates]
+    return candidates[int(np.argmax(scores))], scores
 
 
-def mean_psnr(denoiser: Denoiser, frames: Iterable[Frame], *, surface: bool = False) -> float:
-    """PSNR a frame over its scored pixels (or those on surfaces), then the mean over frames."""
+def mean_psnr(denoiser: Denoiser, frames: Sequence[Frame], *, surface: bool = False) -> float:
+    """PSNR of each frame over its scored pixels (or those on surfaces), then the mean over frames."""
     values = []
     for frame in frames:
         answer = torch.from_numpy(denoiser.denoise(frame.noisy[0].numpy(), frame.valid[0].numpy()))[None]
         values.append(psnr(answer, frame.truth, frame.surface if surface else frame.scored))
-    return mean_over_frames(torch.stack(values)) if values else float("nan")
+    return mean_over_frames(torch.stack(values))
