@@ -10,7 +10,9 @@ from benchmarks.problems import Problem
 from spen.domains import Simplex
 from spen.gradients import Exact
 from spen.rules import GradientDescent
+from spen.tasks.multilabel.build import build_model, build_stages
 from spen.tasks.multilabel.recipes import RECIPES as LABEL_SETS
+from spen.tasks.multilabel.tables import Schema
 from spen.tasks.srl.arcs import ArcBatch, ArcTarget
 from spen.tasks.srl.build import build_energy, stages
 from spen.tasks.srl.features import SLOTS, WORD_SLOTS
@@ -92,7 +94,7 @@ def label_sets(device: str, *, batch: int = 64, inputs: int = 1836, labels: int 
     """The recipe `bibtex-end-to-end`: an MLP, a global network on all labels, entropy, five steps in logits."""
     recipe = LABEL_SETS["bibtex-end-to-end"]
     torch.manual_seed(0)
-    model = recipe.model(inputs, labels).to(device).eval()
+    model = build_model(recipe, Schema.numbered(inputs, labels)).to(device).eval()
     x = (torch.rand(batch, inputs) < 0.04).float()
     target = (torch.rand(batch, labels) < 2.4 / labels).float()
     target[:, 0] = 1.0  # nobody is without a label
@@ -101,7 +103,7 @@ def label_sets(device: str, *, batch: int = 64, inputs: int = 1836, labels: int 
         "label sets",
         sizes,
         model,
-        recipe.stages()[-1].objective.loss,  # type: ignore[attr-defined]
+        build_stages(recipe)[-1].objective.loss,  # type: ignore[attr-defined]
         x.to(device),
         target.to(device),
         squash=torch.sigmoid,

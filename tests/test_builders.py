@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,9 @@ from spen.tasks.denoising.build import build as build_denoiser
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import find_regime
+from spen.tasks.multilabel.build import build_model as build_sets
 from spen.tasks.multilabel.recipes import find_recipe as find_sets
+from spen.tasks.multilabel.tables import Schema
 from spen.tasks.srl.build import build as build_roles
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.recipes import RECIPES as ROLES
@@ -184,7 +187,8 @@ def test_role_labellers_know_their_origin(tmp_path: Path) -> None:
 
 
 def test_label_sets_know_their_origin(tmp_path: Path) -> None:
-    model = find_sets("bibtex-implicit").with_changes(hidden=(8,), network=(8,)).model(20, 5).eval()
+    recipe = replace(find_sets("bibtex-implicit"), hidden=(8,), network=(8,))
+    model = build_sets(recipe, Schema.numbered(20, 5)).eval()
     loaded = spen.SPEN.from_pretrained(model.save_pretrained(tmp_path))
     x = (torch.rand(4, 20) < 0.3).float()
     with torch.no_grad():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime
@@ -13,7 +14,9 @@ from spen.builders import Origin
 from spen.export import TOLERANCE
 from spen.models import open_model
 from spen.pretrained import write_config
+from spen.tasks.multilabel.build import build_model
 from spen.tasks.multilabel.recipes import find_recipe
+from spen.tasks.multilabel.tables import Schema
 from spen.training import Run, load_weights
 from tests.cli.world import spen
 
@@ -26,10 +29,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def label_sets(folder: Path, recipe: str, hidden: tuple[int, ...] = (8,)) -> None:
     """A run folder whose data is not here."""
-    small = find_recipe(recipe).with_changes(hidden=hidden, network=(8,))
+    small = replace(find_recipe(recipe), hidden=hidden, network=(8,))
     run = Run.begin(folder, small.describe(), 0)
     torch.manual_seed(0)
-    model = small.model(20, 5)
+    model = build_model(small, Schema.numbered(20, 5))
     write_config(run.folder, model.origin)
     run.save(model.state_dict())
 

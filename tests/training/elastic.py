@@ -75,7 +75,7 @@ def main(out: Path, at: int) -> None:
         whole(out / "begun by two", seconds=0.0)
     whole(out / "begun by one")
     few = {"hidden": (16,), "network": (8,), "pretrain_epochs": 1, "epochs": 1, "batch_size": 30}
-    recipe = RECIPES["bibtex-end-to-end"].with_changes(**few)
+    recipe = replace(RECIPES["bibtex-end-to-end"], **few)
     train_label_sets(recipe, out / "labels", splits=small_splits(), progress=False)
     train_roles(replace(find_recipe("local"), pretrain_epochs=1), prepared(size=12), out / "roles", progress=False)
     killed(out / "killed", at)

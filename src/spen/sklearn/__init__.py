@@ -23,7 +23,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor, nn
 
 from spen.protocols import Objective
-from spen.sklearn.base import SPENEstimator, keep
+from spen.sklearn.base import SPENEstimator, set_parameters
 from spen.sklearn.models import EnergyFactory, Kind
 from spen.tasks.multilabel.metrics import scores, tune_threshold
 
@@ -78,7 +78,7 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
         device: str = "auto",
         verbose: bool | int = False,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> SPENClassifier:
         """One epoch over these examples. The first call needs ``classes``, unless y is a table of labels."""
@@ -90,12 +90,12 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
             raise ValueError(f"`classes={classes!r}` is not the same as on last call to partial_fit: {self.classes_!r}")
         self._given_classes = known if first and not _is_label_table(y) else None
         self._partial_fit(X, y, first=first)
-        self._after_fit(None, None)
+        self._after_fit(None)
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
         """The relaxed answer: (N, classes) rows that sum to one, or (N, labels) probabilities of each label."""
-        return self._checked_outputs(X).numpy()
+        return self._outputs(self._checked(X)).numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Classes (N,), or a table (N, labels) of zeros and ones."""
@@ -145,11 +145,11 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
         cut = tune_threshold(output, target) if self.threshold == "tuned" else float(self.threshold)
         return scores(output, target, cut).example / 100
 
-    def _after_fit(self, output: Tensor | None, target: Tensor | None) -> None:
-        if self.threshold == "tuned" and self._labels and output is not None and target is not None:
-            self.threshold_ = tune_threshold(output, target)
+    def _after_fit(self, held: tuple[Tensor, Tensor] | None) -> None:
+        if self.threshold != "tuned":
+            self.threshold_ = float(self.threshold)
         else:
-            self.threshold_ = 0.5 if self.threshold == "tuned" else float(self.threshold)
+            self.threshold_ = tune_threshold(*held) if self._labels and held is not None else 0.5
 
     def _check_options(self) -> None:
         if self.threshold == "tuned" and not self.early_stopping:
@@ -195,7 +195,7 @@ class SPENRegressor(RegressorMixin, SPENEstimator):
         device: str = "auto",
         verbose: bool | int = False,
     ) -> None:
-        keep(self, locals())
+        set_parameters(self, locals())
 
     def partial_fit(self, X: ArrayLike, y: ArrayLike) -> SPENRegressor:
         """One epoch over these examples. The first call's targets set the scale."""
@@ -204,7 +204,7 @@ class SPENRegressor(RegressorMixin, SPENEstimator):
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """(N,) or (N, outputs), as y was."""
-        output = self._checked_outputs(X).numpy() * self._scale + self._mean
+        output = self._outputs(self._checked(X)).numpy() * self._scale + self._mean
         return output[:, 0] if self._flat else output
 
     def _encode(self, y: Any, *, first: bool) -> NDArray[Any]:

@@ -1,12 +1,13 @@
-"""What the scikit-learn estimators share: the fit in scikit-learn's order of events, and the views of the descent."""
+"""The base class of the scikit-learn estimators: fit, partial_fit and the energy of the descent."""
 
 from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,22 +22,13 @@ from torch import Tensor, nn
 from spen.model import SPEN
 from spen.objectives import Feedforward
 from spen.protocols import Objective
-from spen.sklearn.models import (
-    EnergyFactory,
-    Kind,
-    build,
-    energies_of,
-    loss_for,
-    objective_for,
-    outputs_of,
-    run_epoch,
-)
+from spen.sklearn.models import Kind, build, loss_for, mean_energies, objective_for, predict, run_epoch
 
 _FLOATS = (np.float64, np.float32)
 
 
 class SPENEstimator(BaseEstimator):
-    """What the two estimators share: parameters, the fit, and the views of the descent."""
+    """Parameters, fit and plots that the two estimators share."""
 
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "hidden": [list, tuple],
@@ -61,77 +53,54 @@ class SPENEstimator(BaseEstimator):
         "verbose": ["verbose"],
     }
 
-    hidden: Sequence[int]
-    energy: nn.Module | EnergyFactory | Sequence[int]
-    objective: str | Objective
-    loss: str = "auto"
-    steps: int
-    rate: float
-    dropout: float
-    learning_rate: float
-    weight_decay: float
-    batch_size: int
-    max_iter: int
-    pretrain_iter: int
-    early_stopping: bool
-    validation_fraction: float
-    n_iter_no_change: int
-    tol: float
-    warm_start: bool
-    random_state: Any
-    device: str
-    verbose: bool | int
+    loss = "auto"
 
-    # What the kinds of target differ in.
+    if TYPE_CHECKING:  # the constructors of the estimators set their arguments as attributes
+
+        def __getattr__(self, name: str) -> Any: ...
 
     _numeric: ClassVar[bool] = False
 
     @abstractmethod
     def _encode(self, y: Any, *, first: bool) -> NDArray[Any]:
-        """Targets (N, outputs) as points of the domain; sets what ``predict`` needs when ``first``."""
+        """Targets (N, outputs) as points of the domain; if ``first``, also sets what ``predict`` needs."""
 
     @abstractmethod
     def _kind(self) -> Kind:
-        """What the encoded targets are."""
+        """The kind of the encoded targets."""
 
     @abstractmethod
     def _validation_score(self, output: Tensor, target: Tensor) -> float:
-        """The higher the better."""
+        """A score of held-out examples; higher is better."""
 
-    def _after_fit(self, output: Tensor | None, target: Tensor | None) -> None:
-        """Whatever held-out examples can still decide."""
+    def _after_fit(self, held: tuple[Tensor, Tensor] | None) -> None:
+        """Set what is chosen on held-out examples."""
 
     def _check_options(self) -> None:
-        """Refuse options that contradict each other, before anything is learned."""
-
-    # The fit.
+        """Refuse options that contradict each other."""
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Any:
         """Learn from inputs X (N, D), dense or sparse, and targets y (N,) or (N, outputs)."""
-        self._validate_params()
-        self._check_options()
-        anew = not (self.warm_start and hasattr(self, "model_"))
-        X, target = self._checked(X, y, first=anew)
-        self._ready(X, target.shape[1], anew=anew)
+        X, target = self._prepare(X, y, first=not (self.warm_start and hasattr(self, "model_")))
         held = None
         if self.early_stopping:
             X, held_X, target, held_target = self._held_out(X, target)
-            held = (held_X, held_target)
+            held = (held_X, torch.as_tensor(held_target))
         self._train(X, target, held)
         return self
 
     def _partial_fit(self, X: ArrayLike, y: ArrayLike, *, first: bool) -> None:
-        self._validate_params()
-        self._check_options()
         if self.early_stopping:
             raise ValueError("partial_fit has no data to hold out: it does not support early_stopping=True")
-        X, target = self._checked(X, y, first=first)
-        self._ready(X, target.shape[1], anew=first)
+        X, target = self._prepare(X, y, first=first)
         with self._seeded():
             loss = run_epoch(self.model_, self._objective(), self._optimizer, X, self._tensor(target), self.batch_size)
         self._finish(X, [loss])
 
-    def _checked(self, X: Any, y: Any, *, first: bool) -> tuple[Any, NDArray[Any]]:
+    def _prepare(self, X: Any, y: Any, *, first: bool) -> tuple[Any, NDArray[Any]]:
+        """Check parameters and data; if ``first``, make a new model and optimiser. Rates are those of now."""
+        self._validate_params()
+        self._check_options()
         X, y = validate_data(
             self,
             X,
@@ -142,19 +111,15 @@ class SPENEstimator(BaseEstimator):
             dtype=_FLOATS,
             reset=first,
         )
-        return X, self._encode(y, first=first).astype(X.dtype)
-
-    def _ready(self, X: Any, outputs: int, *, anew: bool) -> None:
-        """Begin anew, or go on with what the optimiser remembers; either way at the rates of now."""
-        if anew:
-            self._begin(X, outputs)
+        target = self._encode(y, first=first).astype(X.dtype)
+        if first:
+            self._begin(X, target.shape[1])
         for group in self._optimizer.param_groups:
             group.update(lr=self.learning_rate, weight_decay=self.weight_decay)
+        return X, target
 
     def _begin(self, X: Any, outputs: int) -> None:
-        random = check_random_state(self.random_state)
-        self._seed = int(random.randint(np.iinfo(np.int32).max))
-        dtype = torch.float32 if X.dtype == np.float32 else torch.float64
+        self._seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self._split_seed = self._seed  # a warm start must hold out the same examples again
         with self._seeded():
             self.model_: SPEN = build(
@@ -167,7 +132,7 @@ class SPENEstimator(BaseEstimator):
                 entropy=getattr(self, "entropy", 1.0),
                 steps=self.steps,
                 rate=self.rate,
-                dtype=dtype,
+                dtype=torch.float32 if X.dtype == np.float32 else torch.float64,
             ).to(self._device())
         self._optimizer = torch.optim.Adam(self.model_.parameters())
         self.n_iter_ = 0
@@ -181,9 +146,9 @@ class SPENEstimator(BaseEstimator):
             X, target, test_size=self.validation_fraction, random_state=self._split_seed, stratify=strata
         )
 
-    def _train(self, X: Any, target: NDArray[Any], held: tuple[Any, NDArray[Any]] | None) -> None:
+    def _train(self, X: Any, target: NDArray[Any], held: tuple[Any, Tensor] | None) -> None:
         objective, truth = self._objective(), self._tensor(target)
-        # Soft F1 is flat where every y is near 0: F always starts on the plain loss.
+        # Soft F1 is flat where every y is near 0, so F is pretrained on another loss.
         plain = loss_for(self._kind(), "auto" if self._numeric else "log")
         best, best_state, waited = -np.inf, None, 0
         curve: list[float] = []
@@ -196,7 +161,7 @@ class SPENEstimator(BaseEstimator):
                 curve.append(run_epoch(self.model_, objective, self._optimizer, X, truth, self.batch_size))
                 score = -curve[-1]
                 if held is not None:
-                    score = self._validation_score(self._outputs(held[0]), torch.as_tensor(held[1]))
+                    score = self._validation_score(self._outputs(held[0]), held[1])
                     self.validation_scores_.append(score)
                 if self.verbose:
                     print(f"epoch {epoch + 1}: loss {curve[-1]:.6g}" + (f", held out {score:.4f}" if held else ""))
@@ -208,24 +173,20 @@ class SPENEstimator(BaseEstimator):
                     break
         if best_state is not None:
             self.model_.load_state_dict(best_state)
-        if held is not None:
-            self._after_fit(self._outputs(held[0]), torch.as_tensor(held[1]))
-        else:
-            self._after_fit(None, None)
+        self._after_fit(None if held is None else (self._outputs(held[0]), held[1]))
         self._finish(X, curve)
 
     def _finish(self, X: Any, curve: list[float]) -> None:
         self.n_iter_ += len(curve)
         self.loss_curve_ += curve
-        self.energy_history_ = energies_of(self.model_, X[:256], self._tensor(np.zeros(1)))
+        self.energy_history_ = mean_energies(self.model_, X[:256])
 
     def _outputs(self, X: Any) -> Tensor:
-        return outputs_of(self.model_, self._objective(), X, self._tensor(np.zeros(1)))
+        return predict(self.model_, self._objective(), X)
 
-    def _checked_outputs(self, X: ArrayLike) -> Tensor:
+    def _checked(self, X: ArrayLike) -> Any:
         check_is_fitted(self, "model_")
-        X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
-        return self._outputs(X)
+        return validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
 
     def _objective(self) -> Objective:
         loss = loss_for(self._kind(), self.loss, len(getattr(self, "classes_", (0,))))
@@ -245,18 +206,20 @@ class SPENEstimator(BaseEstimator):
             raise ValueError(f"device={self.device!r} cannot be used here: {str(error).splitlines()[0]}") from None
         return device
 
-    def _seeded(self) -> _Seeded:
-        return _Seeded(self)
-
-    # Views of the descent.
+    @contextmanager
+    def _seeded(self) -> Iterator[None]:
+        """Use this estimator's stream of torch's random numbers, and restore the caller's afterwards."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            try:
+                yield
+            finally:
+                self._seed = int(torch.randint(2**31 - 1, ()))  # so that the next call draws other numbers
 
     def plot_energy(self, X: ArrayLike | None = None, *, ax: Any = None) -> Any:
         """Draw the mean energy at y_0 … y_T, of the training rows or of X; returns the axes."""
         check_is_fitted(self, "model_")
-        values = self.energy_history_
-        if X is not None:
-            X = validate_data(self, X, accept_sparse="csr", dtype=_FLOATS, reset=False)
-            values = energies_of(self.model_, X, self._tensor(np.zeros(1)))
+        values = self.energy_history_ if X is None else mean_energies(self.model_, self._checked(X))
         if ax is None:
             import matplotlib.pyplot as plt
 
@@ -272,23 +235,6 @@ class SPENEstimator(BaseEstimator):
         return tags
 
 
-def keep(estimator: BaseEstimator, given: dict[str, Any]) -> None:
-    """What scikit-learn asks of ``__init__``: every argument becomes an attribute, as it came."""
-    vars(estimator).update({name: value for name, value in given.items() if name != "self"})
-
-
-class _Seeded:
-    """torch's random numbers as this estimator's own stream, and the caller's put back afterwards."""
-
-    def __init__(self, estimator: SPENEstimator) -> None:
-        self.estimator = estimator
-        self.fork = torch.random.fork_rng(devices=[])
-
-    def __enter__(self) -> None:
-        self.fork.__enter__()
-        torch.manual_seed(self.estimator._seed)
-
-    def __exit__(self, *error: Any) -> None:
-        # The next call goes on from here: a second partial_fit must not see the first one's order again.
-        self.estimator._seed = int(torch.randint(2**31 - 1, ()))
-        self.fork.__exit__(*error)
+def set_parameters(estimator: BaseEstimator, arguments: dict[str, Any]) -> None:
+    """Set the arguments of ``__init__`` as attributes, as scikit-learn requires."""
+    vars(estimator).update({name: value for name, value in arguments.items() if name != "self"})

@@ -1,8 +1,8 @@
-"""What the scikit-learn estimators are made of: a model for a table of outputs, and a slim training loop.
+"""Parts of the scikit-learn estimators: a model for a table of outputs, and a small training loop.
 
 ``spen.training.fit`` is the loop for recipes: stages, run folders, checkpoints, several devices. Each call costs a
-trainer and a folder on disk, and scikit-learn fits hundreds of small models in one search. So there is this one other
-loop, over the same objectives, which leaves nothing behind.
+trainer and a folder on disk, and scikit-learn fits hundreds of small models in one search. This loop uses the same
+objectives and writes no files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spen.protocols import Domain, Loss, Objective
 from spen.rules import GradientDescent
 from spen.tasks.multilabel.energy import LabelNetwork
 from spen.tasks.multilabel.features import LabelFeatures, LabelMLP, ScoresAsLogits, Standardize, scores_of
-from spen.tasks.multilabel.losses import F1AndLog, hamming, soft_f1
+from spen.tasks.multilabel.losses import F1AndLog, hamming, relaxed_f1
 
 Kind = Literal["labels", "classes", "numbers"]  # a set of labels, one of several classes, real outputs
 EnergyFactory = Callable[[int, int], nn.Module]  # (outputs, width of F's hidden layer) -> E^g(y, LabelFeatures)
@@ -52,11 +52,11 @@ def build(
     rate: float,
     dtype: torch.dtype,
 ) -> SPEN:
-    """Local terms from an MLP, ``energy`` (a module, a factory or the widths of a network) for what is global."""
+    """Local terms from an MLP, and the global term ``energy``: a module, a factory or the widths of a network."""
     mlp = LabelMLP(inputs.shape[1], outputs, hidden, standardize=True, dropout=dropout).to(dtype)
     for module in mlp.modules():
         if isinstance(module, Standardize):
-            module.measure(*(torch.as_tensor(m, dtype=dtype) for m in _moments(inputs)))
+            module.measure(*(torch.as_tensor(m, dtype=dtype) for m in _mean_and_variance(inputs)))
     if isinstance(energy, nn.Module):
         network: nn.Module = energy
     elif callable(energy):
@@ -80,11 +80,11 @@ def build(
 
 
 def loss_for(kind: Kind, name: str, outputs: int = 1) -> Loss:
-    """The differentiable loss that a name stands for; "auto" is the first one of the kind."""
+    """A loss by its name; "auto" is the first one of the kind."""
     every: dict[Kind, dict[str, Loss]] = {
         "numbers": {"squared": squared_error},
         "classes": {"log": log_loss},
-        # The log loss is a sum over labels, soft F1 is at most 1: so weighted, neither drowns the other.
+        # The log loss is a sum over labels, soft F1 is at most 1: the weight brings them to the same size.
         "labels": {"f1": F1AndLog(0.3 / outputs), "log": binary_log_loss},
     }
     losses = every[kind]
@@ -95,7 +95,7 @@ def loss_for(kind: Kind, name: str, outputs: int = 1) -> Loss:
 
 
 def objective_for(kind: Kind, name: str | Objective, loss: Loss) -> Objective:
-    """The objective that a name stands for; an Objective stands for itself."""
+    """An objective by its name, or the given Objective."""
     if isinstance(name, Objective):
         return name
     if name == "end_to_end":
@@ -105,7 +105,7 @@ def objective_for(kind: Kind, name: str | Objective, loss: Loss) -> Objective:
     if name == "structured_hinge":
         return StructuredHinge(squared_error if kind == "numbers" else hamming)
     if name == "deep_value" and kind != "numbers":
-        return DeepValue(_value)
+        return DeepValue(relaxed_f1)
     raise ValueError(
         f'objective must be "end_to_end", "feedforward", "structured_hinge", "deep_value" (not for numbers) '
         f"or a spen Objective, not {name!r}"
@@ -125,7 +125,7 @@ def run_epoch(
     total = 0.0
     for rows in torch.randperm(len(target)).split(batch_size):
         optimizer.zero_grad()
-        loss = objective(model, to_tensor(x, rows, target), target[rows.to(target.device)])
+        loss = objective(model, _rows(x, rows, like=target), target[rows.to(target.device)])
         if not bool(loss.isfinite()):
             raise FloatingPointError("the loss is no longer finite: lower learning_rate or rate, or raise entropy")
         loss.backward()
@@ -136,35 +136,30 @@ def run_epoch(
     return total / len(target)
 
 
-def outputs_of(model: SPEN, objective: Objective, x: Table, like: Tensor, batch_size: int = 4096) -> Tensor:
-    """What the model predicts for every row, on the CPU."""
+def predict(model: SPEN, objective: Objective, x: Table, batch_size: int = 4096) -> Tensor:
+    """The outputs for every row, on the CPU."""
     model.eval()
     rows = torch.arange(x.shape[0]).split(batch_size)
     with torch.no_grad():
-        return torch.cat([objective.predict(model, to_tensor(x, r, like)).cpu() for r in rows])
+        return torch.cat([objective.predict(model, _rows(x, r, like=next(model.parameters()))).cpu() for r in rows])
 
 
-def energies_of(model: SPEN, x: Table, like: Tensor) -> np.ndarray:  # (T + 1,)
-    """The mean energy at y_0 … y_T of these rows."""
+def mean_energies(model: SPEN, x: Table) -> np.ndarray:  # (T + 1,)
+    """The mean energy of these rows at y_0 … y_T."""
     model.eval()
     with torch.no_grad():
-        trajectory = model(to_tensor(x, torch.arange(x.shape[0]), like))
+        trajectory = model(_rows(x, torch.arange(x.shape[0]), like=next(model.parameters())))
         return trajectory.energies.double().mean(1).cpu().numpy()
 
 
-def to_tensor(x: Table, rows: Tensor, like: Tensor) -> Tensor:
+def _rows(x: Table, rows: Tensor, *, like: Tensor) -> Tensor:
     """Some rows, dense, with the dtype and on the device of ``like``."""
     part = x[rows.numpy()]
-    dense = part.toarray() if scipy.sparse.issparse(part) else part
-    return torch.as_tensor(np.asarray(dense)).to(like)
+    return torch.as_tensor(part.toarray() if scipy.sparse.issparse(part) else np.asarray(part)).to(like)
 
 
-def _moments(x: Table) -> tuple[np.ndarray, np.ndarray]:
+def _mean_and_variance(x: Table) -> tuple[np.ndarray, np.ndarray]:
     if scipy.sparse.issparse(x):
         mean = np.asarray(x.mean(0)).ravel()
         return mean, np.asarray(x.multiply(x).mean(0)).ravel() - mean**2
     return x.mean(0), x.var(0)
-
-
-def _value(y: Tensor, target: Tensor) -> Tensor:
-    return 1 - soft_f1(y, target)

@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from spen.tasks.multilabel.data import Splits, read_parts
-from spen.tasks.multilabel.label_sets import LabelSets
-from spen.tasks.multilabel.tables import Schema
+from spen.tasks.multilabel.tables import LabelSets, Schema
 
 
 def small_splits(size: int = 240, inputs: int = 12, labels: int = 5) -> Splits:

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spen.tasks.multilabel.data import hold_out, load, read_csv, read_parts, read_table
-from spen.tasks.multilabel.label_sets import LabelSets
-from spen.tasks.multilabel.tables import Schema
+from spen.tasks.multilabel.tables import LabelSets, Schema
 from tests.tasks.multilabel.small import read, small_splits, write
 
 X = [[0.5, 1.0, 0.0], [0.0, 0.0, 2.0]]

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse
 from sklearn.utils import Bunch
 
-from spen.tasks.multilabel.download import OPENML
+from spen.tasks.multilabel.task import DATASETS
 from tests.cli.world import spen
 from tests.tasks.multilabel.small import read
 
@@ -37,7 +37,7 @@ def test_a_table_of_openml_becomes_an_npz(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "multilabel" / "yeast.npz"
     for _ in range(2):
         assert spen("data", "fetch", "yeast").out == f"{path}\n"
-    assert asked == [OPENML["yeast"]], "the second time it was there"
+    assert asked == [DATASETS["yeast"][1]], "the second time it was there"
     found = read(path)
     assert found.x.tolist() == [[0.5, 0, 1, 0, 0], [2.5, 1, 0, 0, 1], [1.5, 0, 0, 1, 1]]
     assert found.y.tolist() == [[1, 0], [0, 1], [1, 1]]

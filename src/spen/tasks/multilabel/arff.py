@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from spen.tasks.multilabel.tables import Table, named
+from spen.tasks.multilabel.tables import Table, make_table
 
 Attribute = tuple[str, list[str] | None]  # its name, and its values if nominal
 _ATTRIBUTE = re.compile(
@@ -29,7 +29,7 @@ def read_arff(path: Path, text: str) -> Table:
     names = [name for name, _ in attributes]
     columns = [np.array(column) for column in zip(*_rows(lines, attributes, path), strict=True)]
     words = {name: tuple(values) for name, values in attributes if values is not None and not _is_binary(values)}
-    return named(str(path), names, columns, targets=_targets(relation, names, path), words=words)
+    return make_table(str(path), names, columns, targets=_targets(relation, names, path), words=words)
 
 
 def read_labels(xml: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from spen.builders import Origin
 from spen.descent.convergence import RelativeChange
@@ -14,15 +13,15 @@ from spen.objectives import binary_log_loss
 from spen.rules import GradientDescent
 from spen.tasks.multilabel.energy import LabelNetwork, label_energy
 from spen.tasks.multilabel.features import LabelMLP, ScoresAsLogits
-from spen.tasks.multilabel.objectives import WAYS, on_present
-from spen.tasks.multilabel.recipes import MultilabelRecipe
+from spen.tasks.multilabel.objectives import build_gradient, build_objective, on_present
+from spen.tasks.multilabel.recipes import WAYS, MultilabelRecipe
 from spen.tasks.multilabel.tables import Schema
 from spen.training import Stage, pretrain
 
 
 def build_model(recipe: MultilabelRecipe, schema: Schema, threshold: float = 0.5) -> SPEN:
-    """An untrained model of a recipe for tables of a schema; ``threshold`` is kept with it for ``spen predict``."""
-    way, labels = WAYS[recipe.way], len(schema.targets)
+    """An untrained model of a recipe for tables of a schema; ``threshold`` is saved with it for ``spen predict``."""
+    converges, labels = WAYS[recipe.way].converges, len(schema.targets)
     mlp = LabelMLP(
         schema.width,
         labels,
@@ -33,12 +32,8 @@ def build_model(recipe: MultilabelRecipe, schema: Schema, threshold: float = 0.5
         dropout=recipe.dropout,
     )
     network = LabelNetwork(labels, recipe.network, context=recipe.hidden[-1] if recipe.context else 0)
-    # The theorem holds at a minimum, so its descent goes on until y rests; the rates have no part in it.
-    rule = (
-        GradientDescent(300, recipe.rate)
-        if way.converges
-        else GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
-    )
+    # The implicit function theorem holds at a minimum: the descent runs until y no longer changes, at fixed rates.
+    rule = GradientDescent(300 if converges else recipe.steps, recipe.rate, learn_rates=not converges)
     model = SPEN(
         features=mlp,
         init=ScoresAsLogits(pairs=recipe.pairs),
@@ -46,18 +41,13 @@ def build_model(recipe: MultilabelRecipe, schema: Schema, threshold: float = 0.5
         minimizer=Minimizer(
             Simplex() if recipe.pairs else Box("logits"),
             rule,
-            way.gradient(),
-            RelativeChange(1e-4) if way.converges else None,
+            build_gradient(recipe.way),
+            RelativeChange(1e-4) if converges else None,
         ),
     )
     settings = {"recipe": recipe.describe(), "schema": schema.describe(), "threshold": threshold}
     model.origin = Origin("multilabel", settings)
     return model
-
-
-def rebuild(recipe: dict[str, Any], schema: dict[str, Any], threshold: float) -> SPEN:
-    """The model of a recipe, from what a saved model's config.json says of it."""
-    return build_model(MultilabelRecipe.from_description(recipe), Schema(**schema), threshold)
 
 
 def build_stages(recipe: MultilabelRecipe) -> list[Stage]:
@@ -66,7 +56,7 @@ def build_stages(recipe: MultilabelRecipe) -> list[Stage]:
     rates = (recipe.learning_rate, own.learning_rate, recipe.pretrain_rate)
     way = Stage(
         name=recipe.way,
-        objective=own.objective(recipe.log_weight, recipe.pairs),
+        objective=build_objective(recipe.way, recipe.log_weight, recipe.pairs),
         epochs=recipe.epochs + (recipe.pretrain_epochs + recipe.clamped_epochs if alone else 0),
         learning_rate=next(rate for rate in rates if rate is not None),
         decay_to=own.decay_to if recipe.decay_to is None else recipe.decay_to,

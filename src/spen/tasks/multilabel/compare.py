@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -17,13 +15,14 @@ from torch import Tensor
 
 from spen.model import SPEN
 from spen.protocols import Objective
-from spen.storage import noted, write_whole
+from spen.storage import noted, write_json
+from spen.tasks.multilabel.build import build_stages
 from spen.tasks.multilabel.data import Splits, load
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1
-from spen.tasks.multilabel.objectives import WAYS
-from spen.tasks.multilabel.recipes import RECIPES, MultilabelRecipe
+from spen.tasks.multilabel.recipes import RECIPES, WAYS, MultilabelRecipe
 from spen.tasks.multilabel.train import evaluate, fresh_model, sources
 from spen.training import fit, load_weights
+from spen.training.fingerprint import describe
 
 
 @dataclass(frozen=True)
@@ -32,16 +31,16 @@ class Attempt:
 
     way: str
     seed: int
-    threshold: float = math.nan
+    threshold: float | None = None
     dev: Scores | None = None
     test: Scores | None = None
-    seconds: float = math.nan
-    kept_mib: float = math.nan
+    seconds: float | None = None
+    kept_mib: float | None = None
     """MiB that autograd keeps for the backward pass of one batch."""
-    steps_used: float = math.nan
+    steps_used: float | None = None
     curve: list[tuple[float, float]] = field(default_factory=list)
     problem: str | None = None
-    """Why it did not end, in its own words."""
+    """The error that ended it."""
 
 
 def compare(
@@ -77,17 +76,17 @@ def compare(
             place = folder / f"seed-{seed}" / way
             if not (place / "attempt.json").exists():
                 attempt = _attempt(recipe, way, place, splits, pretrained, seed, seconds, updates, progress)
-                _write(place / "attempt.json", asdict(attempt))
+                write_json(place / "attempt.json", asdict(attempt))
             attempts.append(read_attempt(place / "attempt.json"))
-            _write(folder / "results.json", [asdict(a) for a in attempts])
+            write_json(folder / "results.json", [asdict(a) for a in attempts])
     (folder / "table.md").write_text(table(attempts), encoding="utf-8")
     return attempts
 
 
 def changed(recipe: MultilabelRecipe, way: str) -> MultilabelRecipe:
-    """The recipe with another way, and what that way needs of the descent."""
+    """The recipe with another way, and the domain that this way needs."""
     known = RECIPES.get(f"bibtex-{way}")
-    return recipe.with_changes(name=f"{recipe.data}-{way}", way=way, domain=known.domain if known else recipe.domain)
+    return replace(recipe, name=f"{recipe.data}-{way}", way=way, domain=known.domain if known else recipe.domain)
 
 
 def table(attempts: Sequence[Attempt]) -> str:
@@ -98,11 +97,11 @@ def table(attempts: Sequence[Attempt]) -> str:
     ]
     for way in dict.fromkeys(a.way for a in attempts):
         runs = [a for a in attempts if a.way == way]
-        done = [a for a in runs if a.test is not None and a.dev is not None]
+        done = [a for a in runs if a.problem is None]
         if not done:
             lines.append(f"| {way} | {runs[0].problem} | | | | | | |")
             continue
-        cells = [_spread([getattr(a.test, name) for a in done]) for name in ("example", "micro", "macro")]
+        cells = [_spread([getattr(a.test, name) for a in done]) for name in Scores._fields]
         cells += [_spread([a.dev.example for a in done if a.dev])]
         cells += [f"{mean(getattr(a, k) for a in done):.1f}" for k in ("seconds", "kept_mib", "steps_used")]
         lines.append(f"| {way} | " + " | ".join(cells) + " |")
@@ -143,23 +142,20 @@ def kept_for_backward(model: SPEN, objective: Objective, x: Tensor, target: Tens
 
 
 def read_attempt(path: Path) -> Attempt:
-    """What ``compare`` wrote."""
+    """An attempt that ``compare`` wrote."""
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    for part in ("dev", "test"):
-        values[part] = None if values[part] is None else Scores(*values[part])
-    values["curve"] = [(a, b) for a, b in values["curve"]]
-    for name in ("threshold", "seconds", "kept_mib", "steps_used"):
-        values[name] = math.nan if values[name] is None else values[name]
-    return Attempt(**values)
+    scores = {part: Scores(*values[part]) for part in ("dev", "test") if values[part] is not None}
+    return Attempt(**{**values, **scores, "curve": [(a, b) for a, b in values["curve"]]})
 
 
 def _begin(folder: Path, recipe: MultilabelRecipe, splits: Splits, seconds: float | None, updates: int | None) -> None:
-    """Note what is asked; as by `Run.begin`, a folder where something else was asked is refused."""
+    """Write recipe, budget and data set into the folder; refuse a folder that has others."""
     budget = {"seconds": seconds, "updates": updates}
-    asked = {"recipe": _base(recipe).describe(), "budget": budget, "data set": _digest(splits)}
+    examples = describe([[part.x, part.y, part.labels] for part in (splits.train, splits.dev, splits.test)])
+    asked = {"recipe": _base(recipe).describe(), "budget": budget, "data set": examples}
     path = folder / "asked.json"
     known: dict[str, Any] = {}
-    if path.exists() or not any(folder.glob("seed-*")):  # else attempts that nobody knows the budget of
+    if path.exists() or not any(folder.glob("seed-*")):  # else the budget of the attempts is not known
         known, asked = noted(path, asked)
     other = [key for key, value in asked.items() if known.get(key) != value]
     if other:
@@ -169,18 +165,8 @@ def _begin(folder: Path, recipe: MultilabelRecipe, splits: Splits, seconds: floa
         )
 
 
-def _digest(splits: Splits) -> str:
-    """The same for the same examples and label names."""
-    digest = hashlib.sha256()
-    for part in (splits.train, splits.dev, splits.test):
-        digest.update(repr((part.x.shape, part.labels)).encode())
-        for values in (part.x, part.y):
-            digest.update(values.cpu().numpy().tobytes())
-    return digest.hexdigest()
-
-
 def _base(recipe: MultilabelRecipe) -> MultilabelRecipe:
-    return recipe.with_changes(way="end-to-end", name=f"{recipe.data}-pretraining")
+    return replace(recipe, way="end-to-end", name=f"{recipe.data}-pretraining")
 
 
 def _pretrained(
@@ -191,7 +177,7 @@ def _pretrained(
     model = fresh_model(base, splits)
     train, dev = sources(base, splits, seed)
     options = _options(base, seed, progress)
-    fit(model, base.stages()[:1], train, dev, TunedExampleF1(), **options, out=folder / "pretraining")
+    fit(model, build_stages(base)[:1], train, dev, TunedExampleF1(), **options, out=folder / "pretraining")
     return {name: value for name, value in model.state_dict().items() if name.startswith("features.")}
 
 
@@ -206,14 +192,14 @@ def _attempt(
     updates: int | None,
     progress: bool | None,
 ) -> Attempt:
-    own = changed(recipe, way).with_changes(pretrain_epochs=0, clamped_epochs=0)
+    own = replace(changed(recipe, way), pretrain_epochs=0, clamped_epochs=0)
     train, dev = sources(own, splits, seed)
     epochs = 10**6 if seconds is not None else own.epochs if updates is None else -(-updates // train.count())
-    own = own.with_changes(epochs=epochs, decay_to=1.0 if seconds is not None else own.decay_to)
+    own = replace(own, epochs=epochs, decay_to=1.0 if seconds is not None else own.decay_to)
     torch.manual_seed(seed)
     model = fresh_model(own, splits)
     model.load_state_dict({**model.state_dict(), **pretrained})
-    stages = own.stages()
+    stages = build_stages(own)
     batch = next(iter(train.batches(0)))
     began = time.monotonic()
     try:
@@ -222,7 +208,7 @@ def _attempt(
         run = fit(model, stages, train, dev, TunedExampleF1(), **options, out=folder, seconds=seconds)
     except (RuntimeError, ValueError) as error:
         return Attempt(way, seed, problem=str(error).splitlines()[0])
-    if not run.complete:  # out of time: the best epoch so far is the answer
+    if not run.complete:  # out of time: the best epoch so far is the result
         model.load_state_dict(load_weights(run.best(0)))
         model.requires_grad_(True)
     result = evaluate(own, model, splits, seed=seed, seconds=time.monotonic() - began)
@@ -236,7 +222,3 @@ def _options(recipe: MultilabelRecipe, seed: int, progress: bool | None) -> dict
 
 def _spread(values: Sequence[float]) -> str:
     return f"{mean(values):.1f} ± {stdev(values):.1f}" if len(values) > 1 else f"{values[0]:.1f}"
-
-
-def _write(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=1).replace("NaN", "null") + "\n")

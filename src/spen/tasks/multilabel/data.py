@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from spen.tasks.locations import find_data
 from spen.tasks.multilabel.arff import read_arff, read_labels
-from spen.tasks.multilabel.label_sets import LabelSets
-from spen.tasks.multilabel.tables import Schema, Table, named
+from spen.tasks.multilabel.tables import LabelSets, Schema, Table, make_table
 
 Array = NDArray[Any]
 Rows = TypeVar("Rows", LabelSets, Table)
@@ -36,32 +35,24 @@ class Splits:
     schema: Schema | None = None
     """How they were read; None for tensors of your own."""
 
-    def columns(self) -> Schema:
-        """How a model for these examples reads tables."""
-        return self.schema or Schema.numbered(self.train.x.shape[1], self.train.y.shape[1])
-
 
 def load(name: str | Path, targets: Sequence[str] = (), *, dev: float = 0.1, schema: Schema | None = None) -> Splits:
     """A data set by its name ("bibtex") or by the path of a file; ``dev`` is the development part of the training rows.
 
-    ``NAME-train.csv`` has its test part beside it, ``NAME-test.csv``, and so in every format; an npz of ``x_train
-    y_train x_test y_test`` has both. Of a single table a fifth, drawn at random, is the test part. ``targets`` names
-    the columns that are labels, where the file does not say it; ``schema`` is that of an earlier training.
+    ``NAME-train.csv`` has its test part beside it, ``NAME-test.csv``, in every format; an npz of ``x_train y_train
+    x_test y_test`` has both. Of a single table a fifth, drawn at random, is the test part. ``targets`` names the
+    columns that are labels, if the file does not; ``schema`` is that of an earlier training.
     """
     tables = read_parts(name, targets)
     if len(tables) == 1:
-        tables = list(_with_test(tables[0]))
+        tables = list(split_test(tables[0]))
     schema = schema or Schema.of(tables[0])
     train, test = (schema.label_sets(table) for table in tables)
     return Splits(*hold_out(train, dev, 0), test, schema)
 
 
-def training_rows(table: Table) -> Table:
-    """Those that `load` leaves for training and development, of a single table."""
-    return _with_test(table)[0]
-
-
-def _with_test(table: Table) -> tuple[Table, Table]:
+def split_test(table: Table) -> tuple[Table, Table]:
+    """(rows for training and development, test rows) of a single table."""
     return hold_out(table, 0.2, 1)
 
 
@@ -85,7 +76,7 @@ def locate(name: str | Path) -> Path:
 
 
 def read_table(path: Path) -> Table:
-    """One file. An npz holds ``x`` and, if it has labels, ``y``; a file without an ending, as stdin is, is CSV."""
+    """One file. An npz holds ``x`` and, if it has labels, ``y``; a file without a suffix (stdin) is CSV."""
     if path.suffix and path.suffix not in FORMATS:
         raise ValueError(f"{path} should end in one of {', '.join(FORMATS)}")
     if path.suffix == ".npz":
@@ -107,7 +98,7 @@ def read_table(path: Path) -> Table:
 
 
 def hold_out(data: Rows, fraction: float, seed: int) -> tuple[Rows, Rows]:
-    """(the rest, a random ``fraction``): which examples depends on the seed and the number of examples alone."""
+    """(the other rows, a random ``fraction``). The choice depends on the seed and the number of rows alone."""
     if not 0 < fraction < 1:
         raise ValueError(f"the development part must be a fraction between 0 and 1, not {fraction}")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))
@@ -127,7 +118,7 @@ def read_csv(path: Path, text: str) -> Table:
         if len(row) != len(names):
             raise ValueError(f"{path}: line {rows.line_num} has {len(row)} values for {len(names)} columns")
         cells.append(row)
-    return named(str(path), names, [np.array([v.strip() for v in column]) for column in zip(*cells, strict=True)])
+    return make_table(str(path), names, [np.array([v.strip() for v in column]) for column in zip(*cells, strict=True)])
 
 
 def _read_parquet(path: Path) -> Table:
@@ -139,11 +130,8 @@ def _read_parquet(path: Path) -> Table:
         table = parquet.read_table(path)
     except ArrowInvalid as error:
         raise ValueError(f"{path} is not a parquet file: {error}") from None
-    columns = []
-    for column in table.columns:
-        values = ["" if value is None else value for value in column.to_pylist()]
-        columns.append(np.array([str(value) for value in values]))
-    return named(str(path), list(table.column_names), columns)
+    columns = [np.array(["" if value is None else str(value) for value in c.to_pylist()]) for c in table.columns]
+    return make_table(str(path), list(table.column_names), columns)
 
 
 def _read_npz(path: Path) -> list[Table]:
@@ -168,7 +156,7 @@ def _from_arrays(name: str, x: Array, y: Array | None, inputs: Array | None, lab
     if len(called) != x.shape[1] or len(targets) != y.shape[1]:
         raise ValueError(f"{name}: {len(called)} and {len(targets)} names for {x.shape[1]} inputs, {y.shape[1]} labels")
     columns = [*x.T.astype(float), *y.T.astype(float)]
-    return named(name, called + targets, columns, targets=tuple(targets))
+    return make_table(name, called + targets, columns, targets=tuple(targets))
 
 
 def _open_npz(path: Path) -> NpzFile:
@@ -184,7 +172,7 @@ def _open_npz(path: Path) -> NpzFile:
 
 
 def read_libsvm(path: Path, text: str) -> Table:
-    """``label,label index:value index:value …`` on each line; the columns are called by their indices."""
+    """``label,label index:value index:value …`` on each line; columns are named by their indices."""
     from sklearn.datasets import load_svmlight_file
 
     try:
@@ -196,7 +184,7 @@ def read_libsvm(path: Path, text: str) -> Table:
     used = range(int(x[:, :1].nnz == 0), x.shape[1])  # indices begin with 0 or with 1
     dense = x.toarray()
     names = [f"x{i}" for i in used] + labels
-    return named(str(path), names, [*(dense[:, i] for i in used), *y], targets=tuple(labels), sparse=True)
+    return make_table(str(path), names, [*(dense[:, i] for i in used), *y], targets=tuple(labels), sparse=True)
 
 
 def _chosen(targets: Sequence[str], table: Table) -> tuple[str, ...]:

@@ -11,48 +11,37 @@ import numpy as np
 
 from spen.storage import replacing
 from spen.tasks.locations import cache_folder, data_folders
-
-OPENML = {
-    "birds": 40588,
-    "emotions": 40589,
-    "enron": 40590,
-    "genbase": 40591,
-    "langlog": 40593,
-    "reuters": 40594,
-    "scene": 40595,
-    "slashdot": 40596,
-    "yeast": 40597,
-}
-"""Data sets by their number at OpenML."""
-MULAN = ("bibtex", "delicious")
-ADDRESS = "http://mulan.sourceforge.net/datasets-mlc.html"
+from spen.tasks.multilabel.task import DATASETS
 
 
 def __getattr__(name: str) -> Callable[[Path | None], list[Path]]:
-    if name in OPENML or name in MULAN:
+    """``download.NAME(folder)`` fetches the data set NAME."""
+    if name in DATASETS:
         return partial(fetch, name)
     raise AttributeError(name)
 
 
 def fetch(name: str, folder: Path | None = None) -> list[Path]:
-    """NAME.npz with ``x y feature_names label_names`` in the data folder; what is there is not fetched again."""
+    """NAME.npz with ``x y feature_names label_names`` in the data folder; an existing file is not fetched again."""
     path = (folder or data_folders()[0] / "multilabel") / f"{name}.npz"
     if path.is_file():
         return [path]
-    if name in MULAN:
+    _, number = DATASETS[name]
+    if number is None:
         raise ValueError(
-            f"{name}.rar is at {ADDRESS} and has to be unpacked by hand: then give --data {name}-train.arff, with "
-            f"{name}-test.arff and {name}.xml beside it; or put {path.name} into {path.parent}"
+            f"{name}.rar is at http://mulan.sourceforge.net/datasets-mlc.html and has to be unpacked by hand: then "
+            f"give --data {name}-train.arff, with {name}-test.arff and {name}.xml beside it; or put {path.name} into "
+            f"{path.parent}"
         )
     from sklearn.datasets import fetch_openml
 
     try:
         found = fetch_openml(
-            data_id=OPENML[name], data_home=str(cache_folder()), as_frame=False, parser="liac-arff", n_retries=1
+            data_id=number, data_home=str(cache_folder()), as_frame=False, parser="liac-arff", n_retries=1
         )
     except (OSError, ValueError) as error:
         raise ConnectionError(
-            f"https://www.openml.org/d/{OPENML[name]} could not be fetched ({type(error).__name__}: {error}); check "
+            f"https://www.openml.org/d/{number} could not be fetched ({type(error).__name__}: {error}); check "
             f"the network, or download its ARFF file there and give --data {name}.arff with --targets"
         ) from error
     with replacing(path) as temporary:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-import torch
 from torch import Tensor, nn
 
 from spen.energies import Energy, EntropySmoothed, Linear, Softplus, Sum
@@ -15,19 +14,10 @@ from spen.tasks.multilabel.features import LabelFeatures, scores_of
 class LabelNetwork(Energy):
     """E^g(y; F) = w · σ(A_k … σ(A_1 y + C h + b_1) … + b_k), σ a softplus; Belanger and McCallum's global energy.
 
-    ``context`` is the width of F's hidden layer h, which then takes part; 0 leaves the network to y alone.
-    ``scale`` multiplies the last weights at the start: near 0 the model starts as its feed-forward predictor.
+    ``context`` is the width of F's hidden layer h; with 0 the network depends on y alone.
     """
 
-    def __init__(
-        self,
-        labels: int,
-        hidden: Sequence[int] = (64,),
-        *,
-        context: int = 0,
-        temperature: float = 1.0,
-        scale: float = 1.0,
-    ) -> None:
+    def __init__(self, labels: int, hidden: Sequence[int] = (64,), *, context: int = 0) -> None:
         super().__init__()
         if not hidden:
             raise ValueError("the global energy needs at least one hidden layer")
@@ -36,9 +26,7 @@ class LabelNetwork(Energy):
         self.onward = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(hidden))
         # The output's constant would have no gradient.
         self.last = nn.Linear(hidden[-1], 1, bias=False)
-        self.activation = Softplus(temperature)
-        with torch.no_grad():
-            self.last.weight.mul_(scale)
+        self.activation = Softplus()
 
     def forward(self, y: Tensor, features: LabelFeatures) -> Tensor:  # (B, L) -> (B,)
         total = self.first(y)
@@ -61,10 +49,10 @@ class Present(Energy):
         return self.energy(y[..., 1], features)
 
 
-def label_energy(network: LabelNetwork | None, *, entropy: float = 1.0, pairs: bool = False) -> EntropySmoothed:
+def label_energy(network: LabelNetwork, *, entropy: float = 1.0, pairs: bool = False) -> EntropySmoothed:
     """Local + global − τH. Over the box, y is (B, L); with ``pairs``, over simplices {absent, present}, (B, L, 2).
 
-    With τ = 1 and no global term the minimiser is sigmoid(s): the feed-forward answer.
+    Without the global term and with τ = 1 the minimiser is sigmoid(s), the feed-forward answer.
     """
-    terms: Energy = Linear(scores_of) if network is None else Sum(local=Linear(scores_of), labels=network)
+    terms = Sum(local=Linear(scores_of), labels=network)
     return EntropySmoothed(Present(terms) if pairs else terms, entropy, over="simplex" if pairs else "box")

@@ -15,6 +15,11 @@ def soft_f1(y: Tensor, target: Tensor) -> Tensor:
     return 1 - 2 * (y * target).flatten(1).sum(1) / sizes.clamp_min(1e-6)
 
 
+def relaxed_f1(y: Tensor, target: Tensor) -> Tensor:
+    """2⟨y, y*⟩ / (Σy + Σy*): F1 if y is a set."""
+    return 1 - soft_f1(y, target)
+
+
 class F1AndLog:
     """soft F1 + w · log loss: the first says which sets are wanted, the second gives every label a slope.
 

@@ -18,8 +18,8 @@ from spen.models import SavedModel
 from spen.objectives import Feedforward, InferenceNetwork
 from spen.pretrained import complete, fitting
 from spen.storage import replacing
-from spen.tasks.multilabel.build import build_model
-from spen.tasks.multilabel.data import load, locate, read_parts, read_table, training_rows
+from spen.tasks.multilabel.build import build_model, build_stages
+from spen.tasks.multilabel.data import load, locate, read_parts, read_table, split_test
 from spen.tasks.multilabel.features import Standardize
 from spen.tasks.multilabel.metrics import scores
 from spen.tasks.multilabel.recipes import MultilabelRecipe, find_recipe
@@ -27,8 +27,6 @@ from spen.tasks.multilabel.tables import Schema, Table
 from spen.tasks.multilabel.train import predict
 from spen.tasks.simple import answer_files
 from spen.tasks.task import Opened, Progress, Scores
-
-__all__ = ["LabelSetPredictor"]
 
 _SIZES = {"bibtex": (1836, 159), "delicious": (500, 983), "": (100, 10)}
 
@@ -49,7 +47,7 @@ class LabelSetPredictor(Opened):
     ) -> None:
         self.name, self.recipe, self.schema, self.threshold, self.device = name, recipe, schema, threshold, device
         self.model = model.to(device)
-        self.objective = recipe.stages()[-1].objective
+        self.objective = build_stages(recipe)[-1].objective
 
     @classmethod
     def open(cls, saved: SavedModel, device: str) -> LabelSetPredictor:
@@ -64,8 +62,9 @@ class LabelSetPredictor(Opened):
 
     @classmethod
     def fresh(cls, name: str) -> LabelSetPredictor:
-        """A recipe's model with fresh weights, of its data's size."""
-        recipe, schema = find_recipe(name), Schema.numbered(*_SIZES[find_recipe(name).data])
+        """The untrained model of a recipe, for the size of its data."""
+        recipe = find_recipe(name)
+        schema = Schema.numbered(*_SIZES[recipe.data])
         return cls(name, recipe, build_model(recipe, schema), schema)
 
     def probabilities(self, x: Tensor) -> Tensor:  # (N, inputs) -> (N, labels)
@@ -95,9 +94,9 @@ class LabelSetPredictor(Opened):
         return Scores(values, tuple(lines))
 
     def _learned_from(self, table: Table) -> bool:
-        """Whether it is the training table, wherever it lies now: the means of its training rows are the same."""
+        """Whether it is the training table, at any path: the means of its training rows are the same."""
         try:
-            own = Schema.of(training_rows(table))
+            own = Schema.of(split_test(table)[0])
         except ValueError:  # too few rows, or a column without values
             return False
         return json.dumps(own.describe()) == json.dumps(self.schema.describe())
@@ -136,14 +135,15 @@ class LabelSetPredictor(Opened):
 
     def batch(self, size: int | None = None, **options: Any) -> Any:
         if self.recipe.way.startswith("feedforward"):
-            way = "name a model with an energy, bibtex-end-to-end say"
-            raise ValueError(f"{self.name} has no descent to differentiate; {way}")
+            raise ValueError(
+                f"{self.name} has no descent to differentiate; name a model with an energy, bibtex-end-to-end say"
+            )
         return self._like_training(size or self.recipe.batch_size)
 
     def _like_training(self, rows: int, generator: torch.Generator | None = None) -> Tensor:
-        """Random inputs of the size that the model knows: with its means and deviations, or few words in each row."""
-        known = next((m for m in self.model.modules() if isinstance(m, Standardize)), None)
-        if known is not None:
-            noise = torch.randn(rows, self.schema.width, generator=generator)
-            return known.mean.cpu() + known.deviation.cpu() * noise
+        """Random inputs with the moments of the training inputs; sparse ones if the model does not standardise."""
+        for part in self.model.modules():
+            if isinstance(part, Standardize):
+                noise = torch.randn(rows, self.schema.width, generator=generator)
+                return part.mean.cpu() + part.deviation.cpu() * noise
         return (torch.rand(rows, self.schema.width, generator=generator) < 0.1).float()

@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from spen.tasks.options import changed
 
-if TYPE_CHECKING:
-    from spen.model import SPEN
-    from spen.training import Stage
 
-WAYS: dict[str, str] = {
-    "feedforward": "Init(F(x)) alone, log loss",
-    "feedforward-f1": "Init(F(x)) alone, soft F1",
-    "end-to-end": "back-propagation through the descent, soft F1 on every iterate",
-    "last-iterate": "the same with the loss on the last iterate alone",
-    "truncated": "the last iterate, differentiated through the last step alone",
-    "implicit": "the implicit function theorem at the minimum",
-    "structured-hinge": "structured SVM, Δ the Hamming distance",
-    "deep-value": "deep value network: sigmoid(−E) is the F1 of y",
-    "contrastive-langevin": "contrastive divergence, ten Langevin steps from the truth",
-    "contrastive-hamiltonian": "contrastive divergence, one Hamiltonian move of ten leapfrog steps",
-    "score-matching": "denoising score matching in logits",
-    "inference-network": "Init(F(x)) plays against the energy, anchored by the log loss",
-    "direct-loss": "direct loss minimisation, Δ the soft F1 cost, away from worse answers",
+@dataclass(frozen=True)
+class Way:
+    """A way to learn an energy: an objective, in a sentence, and the options of training that it needs."""
+
+    about: str
+    learning_rate: float | None = 1e-3
+    """Smaller for objectives that would undo the pretraining of F; None: the rate of pretraining."""
+    decay_to: float = 0.02
+    converges: bool = False
+    """The descent must reach its minimum: many steps and a stopping rule."""
+
+
+WAYS: dict[str, Way] = {
+    "feedforward": Way("Init(F(x)) alone, log loss", learning_rate=None, decay_to=1.0),
+    "feedforward-f1": Way("Init(F(x)) alone, soft F1"),
+    "end-to-end": Way("back-propagation through the descent, soft F1 on every iterate"),
+    "last-iterate": Way("the same with the loss on the last iterate alone"),
+    "truncated": Way("the last iterate, differentiated through the last step alone"),
+    "implicit": Way("the implicit function theorem at the minimum", converges=True),
+    "structured-hinge": Way("structured SVM, Δ the Hamming distance"),
+    "deep-value": Way("deep value network: sigmoid(−E) is the F1 of y"),
+    "contrastive-langevin": Way("contrastive divergence, ten Langevin steps from the truth", 1e-4),
+    "contrastive-hamiltonian": Way("contrastive divergence, one Hamiltonian move of ten leapfrog steps", 1e-4),
+    "score-matching": Way("denoising score matching in logits", 1e-4),
+    "inference-network": Way("Init(F(x)) plays against the energy, anchored by the log loss"),
+    "direct-loss": Way("direct loss minimisation, Δ the soft F1 cost, away from worse answers"),
 }
-"""Every way to learn an energy, in a sentence; `ways.WAYS` holds what each one does."""
+"""Every way to learn an energy, by the name that recipes and ``spen compare`` use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,26 +94,8 @@ class MultilabelRecipe:
         """Outputs are (B, L, 2) over (absent, present)."""
         return self.domain == "simplex"
 
-    @property
-    def about(self) -> str:
-        """The way, in a sentence."""
-        return WAYS[self.way]
-
-    def model(self, inputs: int, labels: int) -> SPEN:
-        """An untrained model."""
-        from spen.tasks.multilabel.build import build_model  # torch comes when something is built
-        from spen.tasks.multilabel.tables import Schema
-
-        return build_model(self, Schema.numbered(inputs, labels))
-
-    def stages(self) -> list[Stage]:
-        """Pretraining, then the way; the feed-forward baseline is pretraining alone, for as many epochs in all."""
-        from spen.tasks.multilabel.build import build_stages
-
-        return build_stages(self)
-
     def describe(self) -> dict[str, Any]:
-        """As plain values, for the run's folder."""
+        """As plain values, for the run folder."""
         return {"task": "multilabel", **asdict(self)}
 
     @classmethod
@@ -112,18 +103,13 @@ class MultilabelRecipe:
         """The inverse of `describe`."""
         if values.get("task") != "multilabel":
             raise ValueError(f"the run is of task {values.get('task')!r}, not of label sets")
-        given: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in values.items() if key != "task"
-        }
-        return cls(**given)
+        plain = {key: value for key, value in values.items() if key != "task"}
+        plain |= {key: tuple(value) for key, value in plain.items() if isinstance(value, list)}
+        return cls(**plain)
 
     def with_options(self, **options: str) -> MultilabelRecipe:
-        """Some values changed by text (`--set key=value`); an unknown key is named."""
+        """A copy with values changed by text (`--set key=value`)."""
         return changed(self, options, fixed=("name", "way", "data", "targets", "published"))
-
-    def with_changes(self, **changes: Any) -> MultilabelRecipe:
-        """The same recipe with some values changed."""
-        return replace(self, **changes)
 
 
 _PUBLISHED = {
@@ -185,12 +171,12 @@ RECIPES: dict[str, MultilabelRecipe] = {"labels": LABELS, **BIBTEX, **DELICIOUS}
 
 
 def find_recipe(name: str) -> MultilabelRecipe:
-    """A recipe by its name; a wrong name gets the list."""
+    """A recipe by its name; the error for an unknown name lists all."""
     if name not in RECIPES:
         raise ValueError(f"there is no multilabel recipe {name!r}; there are {', '.join(RECIPES)}")
     return RECIPES[name]
 
 
 def parse_targets(text: str) -> tuple[str, ...]:
-    """The names of --targets; one with a comma in it stands in double quotes."""
+    """The names of --targets; a name that contains a comma is given in double quotes."""
     return tuple(name.strip() for name in next(csv.reader([text], skipinitialspace=True), []) if name.strip())

@@ -1,4 +1,4 @@
-"""A table of named columns, and how a model reads it: numbers, words as one column each, labels as 0 and 1."""
+"""Tables of named columns, and how a model reads them: numbers, words as one column each, labels as 0 and 1."""
 
 from __future__ import annotations
 
@@ -8,29 +8,54 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.multilabel.label_sets import LabelSets, tensor
-
-__all__ = ["MISSING", "Schema", "Table", "named"]
-
 MISSING = ("", "?", "na", "n/a", "nan", "null")
-"""What stands for a missing value in a text file, in small letters."""
-_MOST_WORDS = 100
+"""Texts that stand for a missing value, in lower case."""
+_MAX_WORDS = 100
+
+
+@dataclass(frozen=True)
+class LabelSets:
+    """N examples: ``x`` (N, D) inputs and ``y`` (N, L) in {0, 1}, both float32, with the names of the labels."""
+
+    x: Tensor
+    y: Tensor
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if self.x.dim() != 2 or self.y.dim() != 2 or len(self.x) != len(self.y):
+            raise ValueError(
+                f"inputs {tuple(self.x.shape)} and labels {tuple(self.y.shape)} must be tables of equal length"
+            )
+        if len(self.labels) != self.y.shape[1]:
+            raise ValueError(f"{len(self.labels)} names for {self.y.shape[1]} labels")
+        if not bool(self.x.isfinite().all()):
+            raise ValueError("the inputs hold NaN or infinity: fill in what is missing first")
+        if not bool(((self.y == 0) | (self.y == 1)).all()):
+            raise ValueError("labels must be 0 or 1")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def rows(self, rows: Tensor) -> LabelSets:
+        """Some of the examples."""
+        return replace(self, x=self.x[rows], y=self.y[rows])
 
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name: numbers (NaN where missing), or text as the file has it. ``name`` is for messages."""
+    """Columns by name: numbers (NaN if missing), or the text of the file. ``name`` is for messages."""
 
     name: str
     columns: dict[str, NDArray[Any]]
     targets: tuple[str, ...] = ()
     words: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """The values that a column may have, where the file says so."""
+    """The values that a column may have, if the file lists them."""
     sparse: bool = False
-    """Columns that are not there are 0."""
+    """Columns that the file does not have are 0."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -41,26 +66,26 @@ class Table:
         return replace(self, columns={n: c[rows.numpy()] for n, c in self.columns.items()}, words=words)
 
 
-def named(name: str, names: Sequence[str], columns: Sequence[NDArray[Any]], **more: Any) -> Table:
+def make_table(name: str, names: Sequence[str], columns: Sequence[NDArray[Any]], **options: Any) -> Table:
     """A table; two columns of one name, and a table without rows, are refused."""
     twice = sorted({n for n in names if names.count(n) > 1}) if len(set(names)) < len(names) else []
     if twice:
         raise ValueError(f"{name} has the column {twice[0]!r} twice: give each column a name of its own")
     if not columns or not len(columns[0]):
         raise ValueError(f"{name} has no rows")
-    return Table(name, dict(zip(names, columns, strict=True)), **more)
+    return Table(name, dict(zip(names, columns, strict=True)), **options)
 
 
 @dataclass(frozen=True)
 class Schema:
-    """What the columns of the training table were: a number's mean, which stands for missing ones, or words."""
+    """The columns of the training table: for a number its mean, which replaces missing values; or the words."""
 
     inputs: Mapping[str, float | Sequence[str]]
     targets: Sequence[str]
 
     @classmethod
     def of(cls, table: Table) -> Schema:
-        """Every column that is no target is an input."""
+        """Every column that is not a target is an input."""
         inputs = {n: _kind(table, n) for n in table.columns if n not in table.targets}
         if not inputs:
             raise ValueError(f"every column of {table.name} is a target: there is nothing to predict from")
@@ -77,7 +102,7 @@ class Schema:
 
     @property
     def width(self) -> int:
-        """How many numbers a row becomes."""
+        """The number of inputs that a row becomes."""
         return sum(1 if isinstance(kind, float | int) else len(kind) for kind in self.inputs.values())
 
     def label_sets(self, table: Table) -> LabelSets:
@@ -86,28 +111,27 @@ class Schema:
         return LabelSets(self.x(table), y, tuple(self.targets))
 
     def x(self, table: Table) -> Tensor:  # (N, width)
-        """The inputs, columns matched by name; columns that are missing or unknown are refused."""
+        """The inputs, columns matched by name; missing and unknown columns are refused."""
         lacking = [name for name in self.inputs if name not in table.columns]
-        unknown = [
-            name for name in table.columns if name not in self.inputs and name not in (*self.targets, *table.targets)
-        ]
+        known = {*self.inputs, *self.targets, *table.targets}
+        unknown = [name for name in table.columns if name not in known]
         if lacking and not table.sparse:
             raise ValueError(f"{table.name} lacks {_columns(lacking)}, which the model was trained on")
         if unknown:
             raise ValueError(f"{table.name} has {_columns(unknown)}, which the model does not know: remove it")
-        parts, missing, zeros = [], {}, np.zeros(len(table))
+        parts, missing = [], {}
         for name, kind in self.inputs.items():
-            part, gone = _encoded(table, name, kind) if name in table.columns else (zeros[:, None], 0)
-            parts.append(part)
-            if gone:
-                missing[name] = gone
+            encoded = _encode(table, name, kind) if name in table.columns else (np.zeros((len(table), 1)), 0)
+            parts.append(encoded[0])
+            if encoded[1]:
+                missing[name] = encoded[1]
         if missing:
             print(
                 f"{table.name}: {sum(missing.values())} missing values in {_columns(list(missing))}; a number becomes "
                 "the mean of the training rows, a word none of the column's words",
                 file=sys.stderr,
             )
-        return tensor(np.concatenate(parts, 1))
+        return _tensor(np.concatenate(parts, 1))
 
     def y(self, table: Table) -> Tensor:  # (N, labels)
         """The labels, 0 and 1."""
@@ -118,7 +142,11 @@ class Schema:
         if lacking and not table.sparse:
             raise ValueError(f"{table.name} lacks the target {lacking[0]!r}")
         columns = [_label(table, n) if n in table.columns else np.zeros(len(table)) for n in self.targets]
-        return tensor(np.stack(columns, 1))
+        return _tensor(np.stack(columns, 1))
+
+
+def _tensor(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
 
 
 def _columns(names: Sequence[str]) -> str:
@@ -127,6 +155,7 @@ def _columns(names: Sequence[str]) -> str:
 
 
 def _kind(table: Table, name: str) -> float | tuple[str, ...]:
+    """The mean of a column of numbers, or the words of another."""
     if name in table.words:
         return table.words[name]
     column = table.columns[name]
@@ -137,68 +166,62 @@ def _kind(table: Table, name: str) -> float | tuple[str, ...]:
             raise ValueError(f"{table.name}: the column {name!r} has no value in any training row: remove it")
         return float(known.mean())
     words = tuple(sorted({str(word) for word in column if not _is_missing(word)}))
-    if len(words) > _MOST_WORDS:
+    if len(words) > _MAX_WORDS:
         raise ValueError(
-            f"{table.name}: the column {name!r} has {len(words)} different words, more than {_MOST_WORDS}: "
+            f"{table.name}: the column {name!r} has {len(words)} different words, more than {_MAX_WORDS}: "
             "remove it, or put numbers in its place"
         )
     return words
 
 
-def _encoded(table: Table, name: str, kind: float | Sequence[str]) -> tuple[NDArray[Any], int]:
-    """(the columns, how many values are missing)."""
+def _encode(table: Table, name: str, kind: float | Sequence[str]) -> tuple[NDArray[Any], int]:
+    """(inputs (N, 1) or (N, words), the number of missing values)."""
     column = table.columns[name]
     if isinstance(kind, float | int):
         numbers = _numbers(column)
         if numbers is None:
-            wrong = next(text for text in column if not _is_missing(text) and _number(text) is None)
+            wrong = next(text for text in column if not _is_missing(text) and _numbers(np.array([text])) is None)
             raise ValueError(f"{table.name}: {wrong!s:.40} in the column {name!r} is no number")
-        gone = np.isnan(numbers)
-        return np.where(gone, kind, numbers)[:, None], int(gone.sum())
-    texts = [f"{v:g}" for v in column] if column.dtype.kind == "f" else [str(v) for v in column]
-    index = {word: i for i, word in enumerate(kind)}
-    part, gone_words = np.zeros((len(texts), len(kind))), 0
-    for row, text in enumerate(texts):
-        if text in index:
-            part[row, index[text]] = 1
-        elif _is_missing(text):
-            gone_words += 1
-        else:
+        missing = np.isnan(numbers)
+        return np.where(missing, kind, numbers)[:, None], int(missing.sum())
+    texts = np.array(_texts(column))
+    part = (texts[:, None] == np.array(kind, dtype=str)).astype(float)
+    others = texts[part.sum(1) == 0]
+    for text in others:
+        if not _is_missing(text):
             known = ", ".join(list(kind)[:5]) + (", …" if len(kind) > 5 else "")
             raise ValueError(
-                f"{table.name}: {text!r} in the column {name!r} is none of the words it was trained on ({known}); "
+                f"{table.name}: {str(text)!r} in the column {name!r} is none of the words it was trained on ({known}); "
                 "correct it, or leave it empty"
             )
-    return part, gone_words
+    return part, len(others)
 
 
 def _label(table: Table, name: str) -> NDArray[np.float64]:
     column = table.columns[name]
-    words = {"true": "1", "false": "0"}
-    text = column.dtype.kind != "f"
-    numbers = _numbers(np.array([words.get(str(v).lower(), str(v)) for v in column])) if text else column
+    booleans = {"true": "1", "false": "0"}
+    words = [booleans.get(str(v).lower(), str(v)) for v in column] if column.dtype.kind != "f" else column
+    numbers = _numbers(np.asarray(words))
     if numbers is not None and np.isin(numbers, (0, 1)).all():
         return numbers
-    if any(_is_missing(value) for value in column):
+    texts = _texts(column)
+    if any(map(_is_missing, texts)):
         raise ValueError(f"{table.name}: a value of the target {name!r} is missing; fill it in, or remove the row")
-    values = sorted({str(v) if text else f"{v:g}" for v in column})
+    values = sorted(set(texts))
     some = ", ".join(values[:5]) + (", …" if len(values) > 5 else "")
     raise ValueError(f"{table.name}: the target {name!r} has the values {some}; a target is 0 or 1 in every row")
+
+
+def _texts(column: NDArray[Any]) -> list[str]:
+    return [f"{v:g}" if column.dtype.kind == "f" else str(v) for v in column]
 
 
 def _is_missing(text: object) -> bool:
     return str(text).strip().lower() in MISSING
 
 
-def _number(text: object) -> float | None:
-    try:
-        return float(str(text))
-    except ValueError:
-        return None
-
-
 def _numbers(column: NDArray[Any]) -> NDArray[np.float64] | None:
-    """The column as numbers, NaN where missing; None if a word is in it."""
+    """The column as numbers, NaN if missing; None if it has a word."""
     if column.dtype.kind == "f":
         return column
     try:

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from spen.tasks.multilabel.recipes import RECIPES, find_recipe, parse_targets
+from spen.tasks.multilabel.recipes import RECIPES, WAYS, MultilabelRecipe, find_recipe, parse_targets
 from spen.tasks.task import Command, Dataset, Listed, Opened, Option, Task, Trained, TrainOrder
 
 if TYPE_CHECKING:
     from spen.model import SPEN
     from spen.models import SavedModel
 
-_DATASETS = {
-    "bibtex": "159 tags of 7,395 publications",
-    "delicious": "983 tags of 16,105 web pages",
-    "birds": "species in recordings",
-    "emotions": "moods of songs",
-    "enron": "topics of e-mails",
-    "genbase": "families of proteins",
-    "langlog": "topics of articles on language",
-    "reuters": "topics of news",
-    "scene": "kinds of scenery",
-    "slashdot": "topics of articles",
-    "yeast": "functions of genes",
+DATASETS: dict[str, tuple[str, int | None]] = {
+    "bibtex": ("159 tags of 7,395 publications", None),
+    "delicious": ("983 tags of 16,105 web pages", None),
+    "birds": ("species in recordings", 40588),
+    "emotions": ("moods of songs", 40589),
+    "enron": ("topics of e-mails", 40590),
+    "genbase": ("families of proteins", 40591),
+    "langlog": ("topics of articles on language", 40593),
+    "reuters": ("topics of news", 40594),
+    "scene": ("kinds of scenery", 40595),
+    "slashdot": ("topics of articles", 40596),
+    "yeast": ("functions of genes", 40597),
 }
+"""(What it holds, its number at OpenML). Those without a number are MULAN's."""
 
 
 class LabelSetsTask(Task):
@@ -57,7 +59,8 @@ class LabelSetsTask(Task):
     @cached_property
     def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
         return {
-            m.name: Listed(m.name, f"{m.data or 'a table of yours'}: {m.about}", m.published) for m in RECIPES.values()
+            name: Listed(name, f"{recipe.data or 'a table of yours'}: {WAYS[recipe.way].about}", recipe.published)
+            for name, recipe in RECIPES.items()
         }
 
     @cached_property
@@ -70,7 +73,7 @@ class LabelSetsTask(Task):
                 obtain=f"`spen data fetch {name}`",
                 fetch=f"spen.tasks.multilabel.download:{name}",
             )
-            for name, about in _DATASETS.items()
+            for name, (about, _) in DATASETS.items()
         }
 
     def default_data(self, recipe: str) -> str:
@@ -87,12 +90,8 @@ class LabelSetsTask(Task):
 
         data = str(locate(order.data)) if order.data not in self.datasets else order.data  # from any folder
         recipe = find_recipe(order.recipe).with_options(**order.settings)
-        recipe = recipe.with_changes(data=data, targets=parse_targets(order.options.get("targets", "")))
-        done = train(
-            recipe,
-            order.out,
-            **order.fit_options,
-        )
+        recipe = replace(recipe, data=data, targets=parse_targets(order.options.get("targets", "")))
+        done = train(recipe, order.out, **order.fit_options)
         return None if done is None else Trained("example F1", done[1].dev.example)
 
     def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
@@ -106,9 +105,11 @@ class LabelSetsTask(Task):
         return LabelSetPredictor.fresh(recipe)
 
     def rebuild(self, **settings: Any) -> SPEN:
-        from spen.tasks.multilabel.build import rebuild
+        from spen.tasks.multilabel.build import build_model
+        from spen.tasks.multilabel.tables import Schema
 
-        return rebuild(**settings)
+        recipe = MultilabelRecipe.from_description(settings["recipe"])
+        return build_model(recipe, Schema(**settings["schema"]), settings["threshold"])
 
 
 TASK = LabelSetsTask()

@@ -14,18 +14,19 @@ from spen.model import SPEN
 from spen.pretrained import write_config
 from spen.protocols import Objective
 from spen.storage import write_json
-from spen.tasks.multilabel.build import build_model
+from spen.tasks.multilabel.build import build_model, build_stages
 from spen.tasks.multilabel.data import Splits, load
 from spen.tasks.multilabel.features import Standardize
 from spen.tasks.multilabel.metrics import Scores, TunedExampleF1, scores, tune_threshold
 from spen.tasks.multilabel.recipes import MultilabelRecipe
+from spen.tasks.multilabel.tables import Schema
 from spen.training import TensorSource, fit
 from spen.training.processes import is_main_process
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a recipe reached: F1 in percent, the cut it was read at, and the seconds of training."""
+    """F1 of a trained recipe in percent, the threshold, and the seconds of training."""
 
     recipe: str
     seed: int
@@ -48,18 +49,17 @@ def train(
     nodes: int = 1,
     seconds: float | None = None,
 ) -> tuple[SPEN, Result] | None:
-    """Train into the run folder ``out``, with a ``result.json``. The test part is looked at once, at the end.
+    """Train into the run folder ``out``, with a ``result.json``. The test part is scored once, at the end.
 
-    None if ``seconds`` ran out before the end: call again to go on.
+    None if ``seconds`` ran out before the end: the same call resumes.
     """
     splits = load(recipe.data, recipe.targets, dev=recipe.dev) if splits is None else splits
     torch.manual_seed(seed)
     model = fresh_model(recipe, splits)
-    stages = recipe.stages()
     began = time.monotonic()
     run = fit(
         model,
-        stages,
+        build_stages(recipe),
         *sources(recipe, splits, seed),
         TunedExampleF1(),
         out=out,
@@ -78,30 +78,31 @@ def train(
     settings = {**model.origin.plain(), "threshold": result.threshold} if model.origin else {}
     model.origin = Origin("multilabel", settings)
     if is_main_process():
-        write_json(Path(out) / "result.json", _plain(result), indent=2)
+        plain = {**asdict(result), "dev": result.dev._asdict(), "test": result.test._asdict()}
+        write_json(Path(out) / "result.json", plain, indent=2)
         write_config(Path(out), model.origin)
     return model, result
 
 
 def fresh_model(recipe: MultilabelRecipe, splits: Splits) -> SPEN:
-    """An untrained model for these examples, which knows how its inputs are standardised."""
-    model = build_model(recipe, splits.columns())
+    """An untrained model for these examples, with the moments of their inputs."""
+    x, y = splits.train.x, splits.train.y
+    model = build_model(recipe, splits.schema or Schema.numbered(x.shape[1], y.shape[1]))
     for module in model.modules():
         if isinstance(module, Standardize):
-            x = splits.train.x.double()
-            module.measure(x.mean(0), x.var(0, correction=0))
+            module.measure(x.double().mean(0), x.double().var(0, correction=0))
     return model
 
 
 def sources(recipe: MultilabelRecipe, splits: Splits, seed: int) -> tuple[TensorSource, TensorSource]:
-    """What is trained on, and what is scored after each epoch."""
+    """Training and development data for ``fit``."""
     train = TensorSource(splits.train.x, splits.train.y, recipe.batch_size, seed=seed)
     return train, TensorSource(splits.dev.x, splits.dev.y, 1024, shuffle=False)
 
 
 def evaluate(recipe: MultilabelRecipe, model: SPEN, splits: Splits, *, seed: int = 0, seconds: float = 0.0) -> Result:
     """The threshold from the development part, the three F1 scores of both parts at it."""
-    objective = recipe.stages()[-1].objective
+    objective = build_stages(recipe)[-1].objective
     on_dev, on_test = (predict(model, objective, part.x) for part in (splits.dev, splits.test))
     cut = tune_threshold(on_dev, splits.dev.y)
     with torch.no_grad():
@@ -126,7 +127,3 @@ def predict(model: SPEN, objective: Objective, x: Tensor, batch_size: int = 1024
     model.train(was_training)
     y = torch.cat(parts)
     return y[..., 1] if y.dim() == 3 else y
-
-
-def _plain(result: Result) -> dict[str, object]:
-    return {**asdict(result), "dev": result.dev._asdict(), "test": result.test._asdict()}
