@@ -27,8 +27,11 @@ from spen.sklearn import SPENClassifier, SPENRegressor
 SMALL: dict[str, Any] = {"hidden": (20,), "energy": (6,), "steps": 2, "learning_rate": 0.01, "random_state": 0}
 
 
+FAST = {**SMALL, "learning_rate": 0.05, "batch_size": 64, "pretrain_iter": 2, "max_iter": 5}
+
+
 # No check is expected to fail.
-@parametrize_with_checks([SPENClassifier(**{**SMALL, "max_iter": 15}), SPENRegressor(**{**SMALL, "max_iter": 30})])
+@parametrize_with_checks([SPENClassifier(**FAST), SPENRegressor(**{**FAST, "max_iter": 10})])
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
