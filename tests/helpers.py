@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 import spen
 from spen.domains import Reals
-from spen.energies import Energy, Scaled
+from spen.energies import Energy, Scaled, Sum
 from spen.protocols import GradientStrategy
 from spen.rules import Momentum
-from spen.tasks.denoising.energy import DeepPrior
+from spen.tasks.denoising.energy import DataTerm, DeepPrior, Observation
 
 
 class Counting(Energy):
@@ -83,6 +83,18 @@ def prior(width: int = 16, size: int = 5) -> Energy:
     """A convolutional energy with a learned weight, the same every time."""
     torch.manual_seed(0)
     return Scaled(DeepPrior(width, size, temperature=5.0), 0.1, learned=True)
+
+
+class _Image(nn.Module):
+    def forward(self, features: Observation) -> Tensor:
+        return features.image
+
+
+def denoiser(prior: nn.Module, steps: int, gradient: GradientStrategy) -> spen.SPEN:
+    """The denoiser of Sec. 6.1: a data term and a prior, from the noisy image on."""
+    rule = Momentum(steps, 0.05, decay=0.25, learn_rates=True)
+    energy = Sum(local=DataTerm(), prior=Scaled(prior, 0.05, learned=True))
+    return spen.SPEN(energy=energy, init=_Image(), minimizer=spen.Minimizer(Reals(), rule, gradient))
 
 
 def distance(found: Tensor, exact: Tensor) -> float:

@@ -7,8 +7,10 @@ a change of anything that the network reads leads to another program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,9 +18,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from spen.arguments import require
-from spen.gradients.compiled.shapes import Key, modes, signature, structure
-from spen.gradients.compiled.states import Built, Call, Slot, shape_of, watched, without_advice
+from spen.gradients.compiled.guards import INSTEAD, Entry, Guarded, Key, NotTraceable, key_of, signature
 from spen.gradients.second_order import Graph, NotTwiceDifferentiable
+from spen.gradients.snapshots import generators, same
 from spen.tensors import flatten, strangers, tensors_of, tree_map
 
 if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
@@ -81,9 +83,7 @@ class Derivatives:
             raise ValueError(f"Derivatives needs patience ≥ 0 and shapes ≥ 1, not {patience} and {shapes}")
         self.network, self.compile, self.fuse = network, compile, fuse
         self.patience, self.shapes = patience, shapes
-        self._slots: dict[Key, Slot] = {}
-
-    # ── what is asked for ──
+        self._slots: dict[Key, _Slot] = {}
 
     def gradient(self, y: Tensor, features: Any = None) -> tuple[Tensor, Tensor]:
         """(the numbers of the network, ∇E): for energies, (E, minus the forces)."""
@@ -112,11 +112,11 @@ class Derivatives:
 
     def explain(self) -> str:
         """For every shape that was met: whether it is compiled, and if not, why."""
-        lines = [f"{shape_of(key)}: {slot.state()}" for key, slot in self._slots.items()]
+        lines = [f"{_shape(key)}: {slot.state()}" for key, slot in self._slots.items()]
         return "\n".join(lines) if lines else "nothing was computed yet"
 
     def forget(self) -> None:
-        """Let go of all programs."""
+        """Free all programs."""
         self._slots.clear()
 
     # ── how it is computed ──
@@ -130,7 +130,7 @@ class Derivatives:
         if call is None:
             return self._plain(kind, y, v, features)
         if call.entry.built is None:
-            with watched(call, self._name, y.device) as built:
+            with _watched(call, self._name, y.device) as built:
                 return self._plain(kind, y, v, features, built)
         inputs = call.inputs if v is None else [*call.inputs, v]
         ready = self._joint(kind, call, inputs, features)
@@ -174,15 +174,15 @@ class Derivatives:
         return f"network {type(self.network).__name__}"
 
     def _plain(
-        self, kind: str, y: Tensor, v: Tensor | None, features: Any, built: Built | None = None
+        self, kind: str, y: Tensor, v: Tensor | None, features: Any, built: _Built | None = None
     ) -> tuple[Tensor, ...]:
-        """By autograd, as it is. ``built`` is told what the graph of the network shows."""
+        """By autograd, without a program. ``built`` gets the operations that can be differentiated only once."""
         graph, second = torch.is_grad_enabled(), kind != GRADIENT
         inputs = [y, *tensors_of(features), *([] if v is None else [v])]
         parameters: dict[str, Tensor] | None = None
         with torch.enable_grad():
             at = _alias(y, graph)
-            if kind == PRODUCT:  # the features for themselves, and not for what they were made from
+            if kind == PRODUCT:  # by the features themselves, and not through them by what they were made from
                 features = tree_map(lambda t: _alias(t, graph) if t.requires_grad else t, features)
                 if graph and any(t.grad_fn is not None for t in inputs):
                     parameters = {name: p.view_as(p) for name, p in self._learned().items()}
@@ -214,18 +214,18 @@ class Derivatives:
 
     # ── programs ──
 
-    def _looked_up(self, y: Tensor, features: Any) -> Call | None:
-        """The graph for the present state of everything that the network reads, and its inputs; None: plainly."""
+    def _looked_up(self, y: Tensor, features: Any) -> _Call | None:
+        """The graph for the present state of everything that the network reads, and its inputs; None: no program."""
         wanted = y.is_cuda if self.compile is None else self.compile
         if not wanted or not y.numel() or _within_something_else(y) or strangers(features):
             return None
         leaves = tensors_of(features)
         if any(type(t) not in (Tensor, nn.Parameter) for t in (y, *leaves)):
             return None
-        key = (signature(y), y.stride(), *structure(features), modes())
+        key = (signature(y), y.stride(), *key_of(*flatten(features)))
         slot = self._slots.get(key)
         if slot is None:
-            slot = Slot()
+            slot = _Slot()
             if len(self._slots) < MANY_SHAPES:
                 self._slots[key] = slot
         if slot.plain is not None:
@@ -234,22 +234,17 @@ class Derivatives:
             slot.met += 1
             if slot.met <= self.patience or sum(s.guarded is not None for s in self._slots.values()) >= self.shapes:
                 return None
-        from spen.gradients.compiled.not_traceable import NotTraceable
-
         try:
             return self._guarded(slot, y, leaves, features)
         except NotTraceable as error:
             slot.give_up(error)
             return None
 
-    def _guarded(self, slot: Slot, y: Tensor, leaves: list[Tensor], features: Any) -> Call:
-        from spen.gradients.compiled.guards import Guarded
-        from spen.gradients.compiled.not_traceable import NotTraceable
-
+    def _guarded(self, slot: _Slot, y: Tensor, leaves: list[Tensor], features: Any) -> _Call:
         if slot.guarded is None:
-            slot.guarded = Guarded(evaluate_alone if features is None else evaluate, f"the {self._name}")
+            slot.guarded = Guarded(evaluate, f"the {self._name}")
         leaf, cut = y.detach().requires_grad_(), tree_map(_leaf, features)
-        arguments = (self.network, leaf) if features is None else (self.network, leaf, cut)
+        arguments = (self.network, leaf, *([] if features is None else [cut]))
         with torch.enable_grad():
             entry, tensors = slot.guarded(*arguments)
             if entry.built is None and slot.guarded(*arguments)[0] is not entry:
@@ -259,15 +254,13 @@ class Derivatives:
         given = {id(own): t for own, t in zip((leaf, *tensors_of(cut)), (y, *leaves), strict=True)}
         places = {id(t): i for i, t in enumerate(tensors)}
         found = [places.get(id(t)) for t in tensors_of(cut)]
-        return Call(slot, entry, [given.get(id(t), t) for t in tensors], places[id(leaf)], found)
+        return _Call(slot, entry, [given.get(id(t), t) for t in tensors], places[id(leaf)], found)
 
     def _joint(
-        self, kind: str, call: Call, inputs: list[Tensor], features: Any
+        self, kind: str, call: _Call, inputs: list[Tensor], features: Any
     ) -> tuple[Joint, list[tuple[Tensor, int | None]]] | None:
-        """The program, and for ``product`` where each target stands among the inputs."""
-        from spen.gradients.compiled.not_traceable import NotTraceable
-
-        built: Built = call.entry.built
+        """The program, and for ``product`` the index of each target among the inputs."""
+        built: _Built = call.entry.built
         if built.plain is not None:
             return None
         reached = tuple(i for i, t in enumerate(inputs) if t.requires_grad)
@@ -288,45 +281,33 @@ class Derivatives:
                 self._require_same(kind, call, inputs, features, joint)
                 built.programs[key] = joint
             except NotTraceable as error:
-                built.plain = without_advice(error)
+                built.plain = _without_advice(error)
                 call.slot.why = built.plain
                 return None
         return built.programs[key], crossed
 
-    def _require_same(self, kind: str, call: Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
-        """Refuse a program whose results are not those of the network, evaluated plainly."""
-        from spen.gradients.compiled.not_traceable import NotTraceable
-
+    def _require_same(self, kind: str, call: _Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
+        """Refuse a program whose results differ from those of autograd."""
         y, v = inputs[call.point], None if kind == GRADIENT else inputs[-1]
         with torch.no_grad():
             pairs = list(zip(joint(inputs), self._plain(kind, y, v, features), strict=False))
         for found, right in pairs[:1] if kind == PRODUCT else pairs:
             allowed = 1e-6 if right.dtype is torch.float64 else 0.05
-            # NaN and infinity are the network's own.
-            if (
-                bool(right.isfinite().all())
-                and not float((found - right).norm()) <= allowed * float(right.norm()) + 1e-6
-            ):
+            finite = bool(right.isfinite().all())  # NaN and infinity are the network's own
+            if finite and not float((found - right).norm()) <= allowed * float(right.norm()) + 1e-6:
                 raise NotTraceable(f"the {self._name} cannot be traced: its program has other derivatives than itself")
 
     def _made(
-        self, kind: str, call: Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
+        self, kind: str, call: _Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
     ) -> Joint:
-        from spen.gradients.compiled.cpu import for_cpu
         from spen.gradients.compiled.joint import Joint
+        from spen.gradients.compiled.lower import lowered
         from spen.gradients.compiled.norms import written_out
-
-        def lowering(traced: Any, example: list[Tensor]) -> Any:
-            if not self.fuse and not example[0].is_cuda:
-                return for_cpu(traced)
-            from spen.gradients.compiled.lower import lowered
-
-            return lowered(traced, example, fuse=self.fuse, precision=None)
 
         return Joint(
             _function(kind, written_out(call.entry.graph), call.point, by),
             inputs,
-            lowering,
+            partial(lowered, fuse=self.fuse, precision=None),
             name=f"the {self._name}",
             wanted=reached,
             inner=(call.point, *by),
@@ -342,14 +323,83 @@ class Derivatives:
         return f"Derivatives({', '.join([type(self.network).__name__, *given])})"
 
 
-def evaluate(network: Any, y: Tensor, features: Any) -> Tensor:
-    """What is traced."""
-    return network(y, features)
+# ── what is known of a network, by the shape of its inputs and the state of all that it reads ──
 
 
-def evaluate_alone(network: Any, y: Tensor) -> Tensor:
-    """What is traced where there are no features."""
-    return network(y)
+@dataclass
+class _Built:
+    """What is known of one state of the network."""
+
+    once: list[str] = field(default_factory=list)  # operations that can be differentiated only once
+    plain: str | None = None  # why there are no programs
+    programs: dict[Any, Joint] = field(default_factory=dict)
+
+
+@dataclass
+class _Slot:
+    """Inputs of one shape."""
+
+    met: int = 0
+    guarded: Guarded | None = None
+    plain: str | None = None  # why this shape stays plain
+    why: str | None = None  # why the latest state of the network does
+
+    def give_up(self, error: Exception) -> None:
+        self.plain, self.guarded = _without_advice(error), None
+
+    def state(self) -> str:
+        if self.plain is not None:
+            return f"plain, {self.plain}"
+        if self.guarded is None:
+            return f"plain, met {self.met} time{'s' if self.met != 1 else ''}"
+        count = sum(len(entry.built.programs) for entry in self.guarded.entries if entry.built is not None)
+        return f"compiled, {count} program{'s' if count != 1 else ''}" + (f"; {self.why}" if self.why else "")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """The graph of the network as it is now, and what it reads."""
+
+    slot: _Slot
+    entry: Entry
+    inputs: list[Tensor]
+    point: int
+    features: list[int | None]  # the place of each tensor of the features among the inputs
+
+
+@contextmanager
+def _watched(call: _Call, name: str, device: torch.device) -> Iterator[_Built]:
+    """Note whether a plain evaluation draws random numbers or writes into what it reads: a program must not."""
+    built = call.entry.built = _Built()
+    constants = [(t, t.detach().clone()) for t in call.inputs if not t.requires_grad]
+    before = generators(device)
+    try:
+        yield built
+    except BaseException:
+        call.entry.built = None  # to be watched again
+        raise
+    if not same(before, generators(device)):
+        built.plain = f"the {name} draws random numbers"
+    elif not all(torch.equal(t, then) for t, then in constants):
+        built.plain = f"the {name} writes into a tensor that it reads"
+    call.slot.why = built.plain
+
+
+def _without_advice(error: Exception) -> str:
+    return str(error).removesuffix(INSTEAD).rstrip(" .")
+
+
+def _shape(key: Key) -> str:
+    (shape, dtype, device, _), *_ = key
+    return f"y {shape}, {str(dtype).removeprefix('torch.')} on {device}"
+
+
+# ── the functions that are traced ──
+
+
+def evaluate(network: Any, *given: Any) -> Tensor:
+    """The function that Dynamo traces."""
+    return network(*given)
 
 
 def _function(kind: str, graph: Any, point: int, by: tuple[int, ...]) -> Callable[[list[Tensor]], list[Tensor]]:

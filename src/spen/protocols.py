@@ -108,6 +108,9 @@ class GradientStrategy(ABC):
         """Run the loop without a backward pass to follow."""
         return descend(potential.detached(), start)
 
+    def __repr__(self) -> str:
+        return as_called(self)
+
 
 class Objective(ABC):
     """A number to minimise over the parameters: objective(model, x, y*) -> scalar."""

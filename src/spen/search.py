@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spen.arguments import require_function
-from spen.gradients.checkpointed import Checkpointed
+from spen.gradients.replay import Checkpointed
 from spen.minimizer import Minimizer
 from spen.protocols import Convergence
 from spen.rules import Extended

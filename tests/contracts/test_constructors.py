@@ -215,4 +215,4 @@ def test_a_test_of_ones_own_needs_converged_alone() -> None:
 def test_a_minimizer_prints_how_it_is_differentiated_and_stopped() -> None:
     assert "gradient=Exact(), stop=None" in repr(minimizer())
     shown = repr(minimizer(gradient=Truncated(2, Checkpointed()), stop=spen.RelativeChange(0.1), keep_gradients=True))
-    assert "gradient=Truncated(2, through=Checkpointed()), stop=RelativeChange(0.1), keep_gradients=True" in shown
+    assert "gradient=Truncated(steps=2, through=Checkpointed()), stop=RelativeChange(0.1), keep_gradients=True" in shown

@@ -29,10 +29,9 @@ from torch.func import functional_call
 
 import spen
 from spen.domains import Box, Reals, Simplex
-from spen.gradients import Auto, Checkpointed, Compiled, Exact, ForwardOverReverse, GradientStrategy, auto_rule
+from spen.gradients import Auto, Checkpointed, Compiled, Exact, ForwardOverReverse, GradientStrategy, auto
 from spen.gradients.compiled import cuda_graphs
-from spen.gradients.compiled.guards import Guarded
-from spen.gradients.compiled.not_traceable import NotTraceable
+from spen.gradients.compiled.guards import Guarded, NotTraceable
 from spen.gradients.replay import Tape
 from spen.rules import GradientDescent, Momentum
 from tests.gradients import readable_functions, readable_modules, readable_process  # noqa: F401  they add to KINDS
@@ -60,7 +59,7 @@ class Baked(StandIn):
 
 @contextmanager
 def as_on_a_gpu() -> Iterator[None]:
-    with mock.patch.object(auto_rule, "_is_cpu", return_value=False):
+    with mock.patch.object(auto, "_is_cpu", return_value=False):
         yield
 
 
@@ -291,13 +290,13 @@ def run(
 ) -> Tally:
     """So many cases, drawn from a seed, or as many as there is time for. ``say`` is told after each energy."""
     rng, tally, began = random.Random(seed), Tally(), time.perf_counter()
-    traced = Guarded._traced
+    traced = Guarded._trace
 
     def counted(self: Guarded, *arguments: Any) -> Any:
         tally.programs += self.name != "the descent"
         return traced(self, *arguments)
 
-    with mock.patch.object(Guarded, "_traced", counted):
+    with mock.patch.object(Guarded, "_trace", counted):
         while sum(tally.cases.values()) < cases and tally.seconds < seconds:
             strategy = rng.choice(strategies or list(STRATEGIES))
             with ExitStack() as stack:

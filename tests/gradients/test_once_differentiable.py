@@ -166,6 +166,6 @@ def test_auto_finds_the_possible_strategy_and_says_why(kind: str) -> None:
     expected = _gradient(plain, Exact())
     assert float((found - expected).norm() / expected.norm()) < 2e-3
     text = auto.explain()
-    assert text.startswith("FiniteDifference(radius=None, doubled=True) for ")
+    assert text.startswith("FiniteDifference() for ")
     assert "has no second derivative" in text
     assert "only once" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import sys
 import time
 import weakref
@@ -16,22 +18,35 @@ from torch import Tensor, nn
 
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential
-from spen.gradients.auto_rule import Look
-from spen.gradients.auto_trial import TURNS, Clock, Measurement, Trial, is_exact, problem_of, sentence
-from spen.gradients.checkpointed import Checkpointed
+from spen.gradients.auto_trial import (
+    TURNS,
+    Clock,
+    Measurement,
+    Trial,
+    held_bytes,
+    in_mib,
+    is_exact,
+    problem_of,
+    sentence,
+)
 from spen.gradients.compiled import Compiled
 from spen.gradients.exact import Exact
 from spen.gradients.finite_difference import FiniteDifference
 from spen.gradients.forward_over_reverse import ForwardOverReverse
-from spen.gradients.parse import strategy_of
-from spen.gradients.second_order import NotTwiceDifferentiable
+from spen.gradients.replay import Checkpointed
+from spen.gradients.second_order import NotTwiceDifferentiable, require_second_derivative
+from spen.gradients.snapshots import untouched
 from spen.protocols import GradientStrategy
 
 SHARE = 0.02
 """The share of the time trained so far that measuring may take."""
 
 LONG = 2.0
-"""The seconds from which on work that is not training is announced."""
+"""Work that is not training is announced if it takes more seconds than this."""
+
+
+BUDGET = 0.25
+"""The share of the memory of a device that a backward pass may take."""
 
 
 @dataclass
@@ -47,7 +62,7 @@ class Choice:
     measured: list[Measurement] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """As it stands in a run folder; ``Auto.from_choice`` takes it back."""
+        """As it is written to a run folder; ``Auto.from_choice`` reads it."""
         return {
             "energy": self.energy,
             "device": self.device,
@@ -106,7 +121,7 @@ class Auto(GradientStrategy):
         return auto
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
-        if start.shape[0] == 0:  # nothing to look at, and every energy allows this one
+        if start.shape[0] == 0:  # nothing to decide from, and every energy allows this one
             return FiniteDifference(1.0).run(descend, potential, start)
         known = self._of(descend, potential, start)
         self._latest = known.choice
@@ -221,21 +236,10 @@ class Auto(GradientStrategy):
         known.trial = Trial(chosen, candidate, start.shape)
         return known.trial.strategy_for(start)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Auto:
-        return _again(self._options(), list(self._given))  # choices belong to the energy they were made for
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(_again, self._options(), list(self._given)), ()
-
-    def _options(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in ("tolerance", "compiled", "patience", "measure")}
-
-    def __repr__(self) -> str:
-        defaults = {"tolerance": None, "compiled": True, "patience": 20, "measure": True}
-        given = [
-            f"{n}={v:g}" if n == "tolerance" else f"{n}={v}" for n, v in self._options().items() if v != defaults[n]
-        ]
-        return f"Auto({', '.join(given)})"
+        options = {name: getattr(self, name) for name in ("tolerance", "compiled", "patience", "measure")}
+        # Choices belong to the energy they were made for: copies have none.
+        return partial(Auto, **options), (), {"_given": list(self._given)}
 
 
 PREDICTIONS = 3
@@ -244,10 +248,56 @@ PREDICTIONS = 3
 _SAME = ("energy", "steps", "size")
 
 
-def _again(options: dict[str, Any], given: list[Mapping[str, Any]]) -> Auto:
-    auto = Auto(**options)
-    auto._given = given
-    return auto
+# ── the rule ──
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the rule decides from: one evaluation of the energy and its gradient, on the first batch."""
+
+    plain: GradientStrategy
+    reason: str
+    program: Compiled | None = None
+    program_reason: str = ""
+
+    @classmethod
+    def at(cls, descend: Descend, potential: Potential, start: Tensor) -> Look:
+        device = start.device
+        with untouched(device, potential.energy):
+            try:
+                require_second_derivative(potential, descend, start)
+            except NotTwiceDifferentiable as error:
+                return cls(FiniteDifference(), str(error))
+            held, operations = held_bytes(descend, potential, start)
+        total, memory = held * descend.rule.steps, _memory(device)
+        size = f"double backprop holds about {in_mib(total)}"
+        fits = total <= BUDGET * memory
+        plain: GradientStrategy = Exact() if fits else Checkpointed()
+        reason = f"{size}, {'within' if fits else 'more than'} {BUDGET:.0%} of the memory"
+        if _is_cpu(device):
+            return cls(plain, reason)
+        convolves = any("Convolution" in name for name in operations)
+        through = ForwardOverReverse() if convolves else Checkpointed()
+        # What is worth keeping is at most a third or so of what double backprop holds.
+        keep = total / 3 <= BUDGET * memory
+        kind = "forward over reverse, for convolutions" if convolves else "reverse over reverse"
+        return cls(plain, reason, Compiled(through, keep=keep, patience=0), f"{kind}; {size}")
+
+
+def _is_cpu(device: torch.device) -> bool:
+    return device.type == "cpu"
+
+
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # not on every system
+        return 8 * 2**30
+
+
+# ── what is known of one energy, device and range of sizes ──
 
 
 @dataclass
@@ -316,6 +366,32 @@ def _making(strategy: GradientStrategy, device: torch.device) -> float:
 def say(text: str) -> None:
     """A line for the person at the terminal."""
     print(text, file=sys.stderr, flush=True)
+
+
+# ── a strategy from its text ──
+
+_NAMES = {c.__name__: c for c in (Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse)}
+_TYPES = {"torch.bfloat16": torch.bfloat16}
+
+
+def strategy_of(text: str) -> GradientStrategy:
+    """The strategy that prints itself like this. Calls of strategies and constants are parsed, nothing is evaluated."""
+    try:
+        found = _value(ast.parse(text, mode="eval").body)
+    except (SyntaxError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{text!r} is no strategy of {', '.join(_NAMES)}: {error}") from None
+    if not isinstance(found, GradientStrategy):
+        raise ValueError(f"{text!r} is no strategy of {', '.join(_NAMES)}")
+    return found
+
+
+def _value(node: ast.expr) -> Any:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        arguments = [_value(a) for a in node.args]
+        return _NAMES[node.func.id](*arguments, **{k.arg or "": _value(k.value) for k in node.keywords})
+    if isinstance(node, ast.Attribute):
+        return _TYPES[ast.unparse(node)]
+    return ast.literal_eval(node)
 
 
 __all__ = ["Auto", "Choice", "Measurement"]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential
-from spen.gradients.auto_rule import held_bytes, in_mib
 from spen.gradients.compiled import Compiled
 from spen.gradients.finite_difference import FiniteDifference
+from spen.gradients.second_order import Graph
 from spen.gradients.snapshots import untouched
 from spen.protocols import GradientStrategy
 
@@ -27,7 +27,7 @@ TURNS = 4
 """How many training steps each of two strategies takes, in turns, when they are compared."""
 
 WORTH = 4 * 2**20
-"""The bytes of double backprop from which on a program on a CPU is worth making."""
+"""A program on a CPU is tried if double backprop saves at least this many bytes."""
 
 
 @dataclass
@@ -135,6 +135,30 @@ def problem_of(
     return None if error <= allowed else f"its gradient is {error:.1e} away from that of {chosen}"
 
 
+def held_bytes(descend: Descend, potential: Potential, start: Tensor) -> tuple[int, set[str]]:
+    """The bytes that autograd keeps for one step of double backprop, and the operations of the energy."""
+    cut = potential.detached()
+    own = {t.untyped_storage().data_ptr() for t in (*potential.energy.parameters(), *cut.feature_tensors())}
+    storages: dict[int, int] = {}
+    operations: set[str] = set()
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.no_grad():
+        z = descend.domain.enter(start.detach())
+        point = descend.point(z, descend.domain.output(z))
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        cut.differentiable_gradient(point, lambda _, energies, __: operations.update(Graph.of(energies).operations))
+    return sum(size for address, size in storages.items() if address not in own), operations
+
+
+def in_mib(number: int) -> str:
+    return f"{number / 2**20:,.1f} MiB"
+
+
 def _rounding(start: Tensor) -> float:
     """How far two exact gradients may be apart. On a GPU products may be in TF32."""
     if start.dtype is torch.float64:
@@ -143,7 +167,7 @@ def _rounding(start: Tensor) -> float:
 
 
 def training_step(strategy: GradientStrategy, descend: Descend, potential: Potential, start: Tensor) -> list[Tensor]:
-    """Gradients of a fixed weighted sum of the outputs; nobody's .grad and nothing of F's graph is touched."""
+    """Gradients of a fixed weighted sum of the outputs; no .grad and nothing of F's graph is changed."""
     with torch.enable_grad():
         cut = potential.detached()
         others = [*cut.feature_tensors(), *cut.parameters()]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from spen.descent.potential import Potential, ScoreFunction
 from spen.energies.compose import evaluate
-from spen.gradients.random_state import drawing_from, generators
 from spen.gradients.replay import Replayed
-from spen.gradients.second_order import Products, added, exact_product, nothing
+from spen.gradients.second_order import Products, added, exact_product, pull_back
+from spen.gradients.snapshots import drawing_from, generators
 from spen.tensors import flat, tree_map
 
 # The cube root of the rounding error balances it against the curvature of the gradient, for y of order one.
@@ -43,7 +43,7 @@ class FiniteDifference(Replayed):
 
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
         black_box, closed = potential.split()
-        result = nothing(len(potential.feature_tensors()) + len(potential.parameters()))
+        result: Products = None, [None] * (len(potential.feature_tensors()) + len(potential.parameters()))
         lowered = torch.is_autocast_enabled(point.device.type)
         # Differences of numbers with three digits are noise: what autocast would lower stays in the type of y.
         with torch.autocast(point.device.type, enabled=False) if lowered else nullcontext():
@@ -73,7 +73,7 @@ class FiniteDifference(Replayed):
         with torch.enable_grad():
             both = torch.cat([point + shift, point - shift]).requires_grad_()
             total = (potential.doubled()(both, energy) * torch.cat([weight, -weight])).sum()
-        at_both, *rest = _gradients(total, [both, *targets])
+        at_both, *rest = pull_back([total], [torch.ones_like(total)], [both, *targets])
         if at_both is None:
             return None, rest
         plus, minus = at_both.chunk(2)
@@ -89,7 +89,7 @@ class FiniteDifference(Replayed):
             with torch.enable_grad(), drawing_from(drawn, point.device):
                 leaf = moved.requires_grad_()
                 total = (potential(leaf, energy) * signed).sum()
-            at_leaf, *rest = _gradients(total, [leaf, *targets])
+            at_leaf, *rest = pull_back([total], [torch.ones_like(total)], [leaf, *targets])
             results.append((at_leaf, rest))
         return added(*results)
 
@@ -100,9 +100,6 @@ class FiniteDifference(Replayed):
             raise ValueError(f"finite differences in {dtype} are noise; descend in float32 or give a radius")
         return _RADII[dtype]
 
-    def __repr__(self) -> str:
-        return f"FiniteDifference(radius={self.radius}, doubled={self.doubled})"
-
 
 def _in_type_of(point: Tensor, energy: ScoreFunction) -> ScoreFunction:
     """The energy of features in the type of y: those that F has computed under autocast have a shorter one."""
@@ -111,9 +108,3 @@ def _in_type_of(point: Tensor, energy: ScoreFunction) -> ScoreFunction:
         return evaluate(energy, y, tree_map(lambda f: f.to(point.dtype) if f.is_floating_point() else f, features), t)
 
     return widened
-
-
-def _gradients(total: Tensor, inputs: list[Tensor]) -> list[Tensor | None]:
-    if not total.requires_grad:
-        return [None] * len(inputs)
-    return list(torch.autograd.grad(total, inputs, allow_unused=True))

@@ -30,7 +30,7 @@ class ForwardOverReverse(Replayed):
             dual = forward_ad.make_dual(leaf, direction.to(leaf.dtype))
             try:
                 energies = potential(dual)
-                # The dual tensor stands on the graph between the leaf and the energy: its gradient carries the tangent.
+                # The dual tensor is on the graph between the leaf and the energy: its gradient carries the tangent.
                 gradients = torch.autograd.grad(energies.sum(), [dual, *targets], allow_unused=True, create_graph=True)
             except (NotImplementedError, RuntimeError) as error:
                 if "forward AD" not in str(error) and "forward mode" not in str(error):
@@ -42,6 +42,3 @@ class ForwardOverReverse(Replayed):
             tangents = [None if g is None else forward_ad.unpack_dual(g).tangent for g in gradients]
         at_point, *rest = (None if t is None else t.detach() for t in tangents)
         return at_point, rest
-
-    def __repr__(self) -> str:
-        return "ForwardOverReverse()"

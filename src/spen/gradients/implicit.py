@@ -12,8 +12,7 @@ from torch import Tensor
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, identity
 from spen.energies.compose import knows_step
-from spen.gradients.checkpointed import Checkpointed
-from spen.gradients.replay import Replayed, autocast_of, refuse_replica, replayed
+from spen.gradients.replay import Replayed, autocast_of, refuse_replica, through_or_default
 from spen.gradients.snapshots import Held
 from spen.protocols import Domain, GradientStrategy
 from spen.tensors import flat
@@ -33,7 +32,7 @@ class Implicit(GradientStrategy):
             raise ValueError(f"Implicit needs iterations ≥ 1 and tolerance > 0, not {iterations} and {tolerance}")
         self.iterations = iterations
         self.tolerance = tolerance
-        self.through = replayed(Checkpointed() if through is None else through, "Implicit")
+        self.through = through_or_default(through, "Implicit")
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         if descend.stop is None:
@@ -75,9 +74,6 @@ class Implicit(GradientStrategy):
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
         return path
 
-    def __repr__(self) -> str:
-        return f"Implicit(iterations={self.iterations}, tolerance={self.tolerance}, through={self.through})"
-
 
 @dataclass
 class _Tape:
@@ -95,7 +91,7 @@ class _Minimiser(torch.autograd.Function):
         learns = len(tape.potential.feature_tensors()) + len(tape.potential.parameters())
         tape.outputs = len(tensors) - learns
         ctx.tape = tape
-        ctx.save_for_backward(*tensors[tape.outputs - 1 :])  # the inputs too: autograd says if they have been changed
+        ctx.save_for_backward(*tensors[tape.outputs - 1 :])  # the inputs too: autograd raises if they have been changed
         ctx.set_materialize_grads(False)
         return tuple(y.view_as(y) for y in tensors[: tape.outputs])
 

@@ -1,4 +1,4 @@
-"""One autograd Function that stores the iterates alone and takes the steps again, backwards (Sec. 4.3).
+"""One autograd Function that stores the iterates alone and recomputes the steps in the backward pass (Sec. 4.3).
 
 For a step z' = step(z, h, g), g = ∇E(y(z)), back-propagation needs v, the cotangent of g, and then the two products
 H v and ∂_θ⟨v, ∇E⟩. The step is cheap and autograd differentiates it; the strategies differ only in the products.
@@ -19,16 +19,15 @@ from torch.autograd import forward_ad
 
 from spen.descent.loop import Descend, Iterates, Step
 from spen.descent.potential import Inspect, Potential, ScoreFunction, is_replica
-from spen.gradients.random_state import States, drawing_from, generators, same, set_generators
-from spen.gradients.second_order import Products, plus, require_known_tensors
-from spen.gradients.snapshots import Held
+from spen.gradients.second_order import Products, exact_product, plus, pull_back, require_known_tensors
+from spen.gradients.snapshots import Held, States, drawing_from, generators, same, set_generators
 from spen.protocols import GradientStrategy
 
 Evaluation = Callable[[Potential, Tensor], tuple[Tensor, ...]]
-"""(∇E, E) at a point, and what the product at that point may want back."""
+"""(∇E, E) at a point, and results to be cached for the product at that point."""
 
 ProductFunction = Callable[..., Products]
-"""H v and ∂⟨v, ∇E⟩ for a potential, a point, a direction, and what was kept of the evaluation, all of it or nothing."""
+"""H v and ∂⟨v, ∇E⟩ for a potential, a point, a direction, and the cached results of the evaluation: all or none."""
 
 # Energies that have drawn random numbers.
 _drawing: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -48,11 +47,23 @@ class Replayed(GradientStrategy):
         """H v and ∂⟨v, ∇E⟩ at a point, for features and parameters in the order of the potential."""
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
-        return replay(descend, potential, start, self.product, twice=self.exact, forward=self.forward)
+        return replay(descend, potential, start, self)
 
 
-def replayed(through: GradientStrategy, who: str) -> Replayed:
-    """``through``, if it has products of its own for another strategy to use."""
+class Checkpointed(Replayed):
+    """The gradient of ``Exact``, from the iterates alone: one step's activations in memory at a time.
+
+    Time: one more evaluation of the energy per step than ``Exact``.
+    """
+
+    def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
+        return exact_product(potential, point, direction)
+
+
+def through_or_default(through: GradientStrategy | None, who: str) -> Replayed:
+    """The strategy that supplies the products of another, ``Checkpointed()`` if there is none."""
+    if through is None:
+        return Checkpointed()
     if not isinstance(through, Replayed):
         raise ValueError(
             f"{who} takes its products from Checkpointed(), ForwardOverReverse() or FiniteDifference(), not {through}"
@@ -62,17 +73,17 @@ def replayed(through: GradientStrategy, who: str) -> Replayed:
 
 @dataclass(frozen=True)
 class Taken:
-    """One step on the tape: where its tensors are among the saved ones, and who moved."""
+    """One step on the tape: the indices of its tensors among the saved ones, and the examples that moved."""
 
     t: int
     z: int
     before: list[int]
     after: list[int]
-    kept: list[int]  # what the evaluation left for the product
+    cached: list[int]  # results of the evaluation for the product
     active: Tensor | None  # (B,) bool; None: every example moves
     rows: Tensor | None  # the indices of the active ones
     scale: Tensor | None  # (B,): the share of the direction that was taken; None: all of it
-    drawn: States  # of the generators before the energy was evaluated; nothing where it draws no numbers
+    drawn: States  # of the generators before the energy was evaluated; empty where it draws no numbers
 
 
 @dataclass
@@ -84,21 +95,21 @@ class Tape:
     product: ProductFunction
     last: int | None = None  # differentiate this many last steps of each example; None: all
     gradient: Evaluation = Potential.gradient
-    keep: float = 0.0  # the share of the steps, from the last one on, whose evaluations leave something
-    inspect: Inspect | None = None  # looks at the graph of the energy's first evaluation
-    check: Callable[[], None] = lambda: None  # raises if the backward pass would read other tensors than were there
-    detached: bool = False  # cut iterates and states off from the step before
+    keep: float = 0.0  # the share of the steps, from the last one on, whose results are cached
+    inspect: Inspect | None = None  # called with the graph of the energy's first evaluation
+    check: Callable[[Sequence[Tensor | None]], None] = lambda cotangents: None  # before the backward pass; may raise
+    detached: bool = False  # detach iterates and states from the step before
     learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
     path: Iterates = field(default_factory=Iterates)
     steps: list[Taken] = field(default_factory=list)
-    energies: list[Tensor] = field(default_factory=list)  # of the steps; nothing if the energy is a program
+    energies: list[Tensor] = field(default_factory=list)  # of the steps; empty if the energy is a program
     autocast: Callable[[], torch.autocast] = lambda: torch.autocast("cpu", enabled=False)
 
     def __post_init__(self) -> None:
         refuse_replica(self.potential)
         parts = (self.descend.rule, self.descend.domain)
         self.learned = [p for part in parts for p in part.parameters() if p.requires_grad]
-        # To be put back around ``pull_back``. A program has tensors of its own, and asks no module for them.
+        # Restored around ``pull_back``. A program holds its tensors itself and reads no module.
         evaluated = [self.potential.energy] if self.gradient is Potential.gradient else []
         self.held = Held(*evaluated, *parts)
         if self.potential.energy in _drawing:
@@ -109,7 +120,7 @@ class Tape:
         begin = generators(start.device)
         saved = self._record(start)
         if not self.potential.draws and not same(begin, generators(start.device)):
-            # Once for each energy: from here on the state of the generators is noted at every step.
+            # Once for each energy: from here on the state of the generators is saved at every step.
             _drawing.add(self.potential.energy)
             self.potential = replace(self.potential, draws=True)
             set_generators(begin, start.device)
@@ -119,26 +130,24 @@ class Tape:
     def _record(self, start: Tensor) -> list[Tensor]:
         store, self.steps = _Store(start), []
         self.autocast = autocast_of(start)
-        # The backward pass begins with the last step and lets go of what it has used: what is made again comes last.
+        # The backward pass begins with the last step and frees what it has used: steps without a cache come last.
         first = self.descend.rule.steps - round(self.keep * self.descend.rule.steps)
-        kept: tuple[Tensor, ...] = ()
+        cached: tuple[Tensor, ...] = ()
         drawn: States = ()
 
         def evaluate(potential: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal kept, drawn
+            nonlocal cached, drawn
             drawn = generators(point.device) if self.potential.draws else ()
             if self.inspect is not None and not self.steps:
-                g, energies = potential.gradient(point, self.inspect)
-                kept = ()
-                return g, energies
+                return potential.gradient(point, self.inspect)
             g, energies, *others = self.gradient(potential, point)
-            kept = tuple(others) if len(self.steps) >= first else ()
+            cached = tuple(others) if len(self.steps) >= first else ()
             return g, energies
 
         def watch(s: Step) -> None:
-            before, after = store.put_all(s.before), store.put_all(s.after)
-            place, others = store.put(s.z), store.append(kept)
-            self.steps.append(Taken(s.t, place, before, after, others, s.active, s.rows, s.scale, drawn))
+            before, after = [store.put(t) for t in s.before], [store.put(t) for t in s.after]
+            z, others = store.put(s.z), store.append(cached)
+            self.steps.append(Taken(s.t, z, before, after, others, s.active, s.rows, s.scale, drawn))
 
         # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
@@ -148,8 +157,8 @@ class Tape:
     def path_of(self, results: Sequence[Tensor], taken: int) -> Iterates:
         """The path with the results of an autograd Function as its outputs and gradients.
 
-        The tape lets go of them: they hold the Function, which holds the tape, and all would wait for Python's
-        collector of cycles.
+        The tape drops them: they refer to the Function, which refers to the tape, and the cycle would stay in memory
+        until Python's garbage collector runs.
         """
         path = replace(self.path, outputs=list(results[:taken]), gradients=list(results[taken:]))
         self.path = Iterates(steps_used=path.steps_used)
@@ -165,24 +174,22 @@ def replay(
     descend: Descend,
     potential: Potential,
     start: Tensor,
-    product: ProductFunction,
+    through: Replayed,
     *,
     last: int | None = None,
     detached: bool = False,
-    twice: bool = True,
-    forward: bool = False,
 ) -> Iterates:
-    """Run the loop without a graph; its backward replays the steps with ``product``.
+    """Run the loop without a graph; its backward pass recomputes the steps with the products of ``through``.
 
-    The graph of the energy at the first step is inspected: ``twice`` says whether ``product`` needs second derivatives.
+    The graph of the energy at the first step is inspected for what these products cannot differentiate.
     """
-    inspect = partial(require_known_tensors, twice=twice, forward=forward)
-    tape = Tape(descend, potential.detached(), product, last, inspect=inspect, detached=detached)
+    inspect = partial(require_known_tensors, twice=through.exact, forward=through.forward)
+    tape = Tape(descend, potential.detached(), through.product, last, inspect=inspect, detached=detached)
     return replayed_by(tape, potential, start)
 
 
 def replayed_by(tape: Tape, potential: Potential, start: Tensor) -> Iterates:
-    """Run the loop of a tape without a graph; its backward replays the steps.
+    """Run the loop of a tape without a graph; its backward pass recomputes the steps.
 
     What the tape's ``gradient`` returns beyond (∇E, E) is saved for its ``product``, in the last ``keep`` · T steps.
     """
@@ -194,7 +201,7 @@ def replayed_by(tape: Tape, potential: Potential, start: Tensor) -> Iterates:
 class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        # The inputs too, which the backward pass evaluates the energy with: autograd says if they have been changed.
+        # The inputs too, with which the backward pass evaluates the energy: autograd raises if they have been changed.
         ctx.save_for_backward(*tape.record(start), *inputs)
         ctx.set_materialize_grads(False)
         ctx.tape = tape
@@ -204,13 +211,13 @@ class _Replay(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         tape: Tape = ctx.tape
-        tape.check()
+        tape.check(cotangents)
         with tape.held.put_back():
             return (None, *tape.pull_back(released(ctx), cotangents))
 
 
 def refuse_replica(potential: Potential) -> None:
-    """A gradient for each parameter needs to know the parameters, of which a copy has none."""
+    """Refuse an energy that is a copy of nn.DataParallel: it has no parameters that a gradient could be sent to."""
     if not potential.learned and is_replica(potential.energy):
         raise ValueError(
             "nn.DataParallel hands out copies without parameters, so the energy would get no gradient: "
@@ -219,7 +226,7 @@ def refuse_replica(potential: Potential) -> None:
 
 
 def released(ctx: Any) -> list[Tensor]:
-    """The saved tensors of a Function, in a list that is the last to hold them if the graph is not retained."""
+    """The saved tensors of a Function, in a list that holds the last reference if the graph is not retained."""
     saved = list(ctx.saved_tensors)
     ctx.maybe_clear_saved_tensors()
     return saved
@@ -238,11 +245,8 @@ class _Store:
             self.tensors.append(tensor)
         return self._index[id(tensor)]
 
-    def put_all(self, tensors: tuple[Tensor, ...]) -> list[int]:
-        return [self.put(t) for t in tensors]
-
     def append(self, tensors: tuple[Tensor, ...]) -> list[int]:
-        """Tensors that are let go one by one, and so share no place with others."""
+        """Tensors that are freed one by one, and so share no index with others."""
         self.tensors.extend(tensors)
         return list(range(len(self.tensors) - len(tensors), len(self.tensors)))
 
@@ -278,8 +282,8 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
             g = descend.rule.recall(state, tuple(saved[i].detach() for i in step.after)).detach().requires_grad_()
             new_z, new_state = descend.step(step.t, z, state, g, active, step.scale)
             new_y = descend.domain.output(new_z)
-        outputs = [(new_z, z_bar), (new_y, y_bar), *zip(new_state, state_bar or [None] * len(new_state), strict=True)]
-        z_bar, g_bar, *others = _pull(outputs, [z, g, *state, *tape.learned])
+        bars = [z_bar, y_bar, *(state_bar or [None] * len(new_state))]
+        z_bar, g_bar, *others = pull_back([new_z, new_y, *new_state], bars, [z, g, *state, *tape.learned])
         state_bar, learned_bars = others[: len(state)], others[len(state) :]
         for i, bar in enumerate(learned_bars, start=len(targets)):
             totals[i] = plus(totals[i], bar)
@@ -295,11 +299,11 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
             rows = None if bool(moving.all()) else moving.nonzero().squeeze(1)  # type: ignore[union-attr]
         with torch.no_grad():
             point = descend.point(z, descend.domain.output(z)).detach()
-        kept = _let_go(saved, step.kept) if tape.last is None else []  # the rows may be others by now
+        cached = _released(saved, step.cached) if tape.last is None else []  # with ``last`` the rows may differ
         then = [] if compared else tape.energies[k : k + 1]
         compared = True  # at the first step that is taken again
         with drawing_from(step.drawn, point.device):
-            point_bar, bars = _products(tape, step.t, point, direction, rows, kept, then)
+            point_bar, bars = _products(tape, step.t, point, direction, rows, cached, then)
         for i, bar in enumerate(bars):
             if bar is not None and i < features and rows is not None:
                 bar = torch.zeros_like(targets[i]).index_copy(0, rows, bar)
@@ -311,8 +315,8 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
     return (_start_bar(tape, saved[0], z_bar, y_bar), *totals)
 
 
-def _let_go(saved: list[Tensor], indices: list[int]) -> list[Tensor]:
-    """Saved tensors that nobody needs after this step."""
+def _released(saved: list[Tensor], indices: list[int]) -> list[Tensor]:
+    """Saved tensors that are not needed after this step, removed from the list."""
     taken = [saved[i] for i in indices]
     for i in indices:
         saved[i] = saved[0]
@@ -321,13 +325,13 @@ def _let_go(saved: list[Tensor], indices: list[int]) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Again(Potential):
-    """The potential in the backward pass, where it must have the values that it had."""
+    """The potential in the backward pass, whose first energies are compared with those of the descent."""
 
     before: Tensor = field(default_factory=lambda: torch.empty(0))
 
     def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:
         energies = super().__call__(point, part)
-        if part is None:  # some terms alone, and other points, are asked for by finite differences
+        if part is None:  # finite differences evaluate some terms alone, and at other points
             value = forward_ad.unpack_dual(energies).primal if forward_ad._current_level >= 0 else energies
             self._compare(value.detach().to(self.before.dtype))
         return energies
@@ -349,7 +353,7 @@ _SLACK = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 def _products(
-    tape: Tape, t: int, point: Tensor, direction: Tensor, rows: Tensor | None, kept: list[Tensor], then: list[Tensor]
+    tape: Tape, t: int, point: Tensor, direction: Tensor, rows: Tensor | None, cached: list[Tensor], then: list[Tensor]
 ) -> Products:
     whole = tape.potential.at(tape.descend.rule.energy_step(t))
     part = whole if rows is None else whole.detached(rows)
@@ -357,8 +361,8 @@ def _products(
         before = then[0] if rows is None else then[0].index_select(0, rows)
         part = _Again(part.energy, part.features, part.view, part.learned, part.draws, before)
     if rows is None:
-        return tape.product(part, point, direction, *kept)
-    at_rows, bars = tape.product(part, point.index_select(0, rows), direction.index_select(0, rows), *kept)
+        return tape.product(part, point, direction, *cached)
+    at_rows, bars = tape.product(part, point.index_select(0, rows), direction.index_select(0, rows), *cached)
     full = None if at_rows is None else torch.zeros_like(point).index_copy(0, rows, at_rows)
     return full, bars
 
@@ -368,16 +372,7 @@ def _start_bar(tape: Tape, start: Tensor, z_bar: Tensor | None, y_bar: Tensor | 
         leaf = start.detach().requires_grad_()
         z = tape.descend.domain.enter(leaf)
         y = tape.descend.domain.output(z)
-    (bar,) = _pull([(z, z_bar), (y, y_bar)], [leaf])
-    return bar
-
-
-def _pull(outputs: list[tuple[Tensor, Tensor | None]], inputs: list[Tensor]) -> list[Tensor | None]:
-    """Back-propagate the cotangents that exist, through the outputs that depend on something."""
-    live = [(out, bar) for out, bar in outputs if bar is not None and out.requires_grad]
-    if not live:
-        return [None] * len(inputs)
-    return list(torch.autograd.grad([o for o, _ in live], inputs, [b for _, b in live], allow_unused=True))
+    return pull_back([z, y], [z_bar, y_bar], [leaf])[0]
 
 
 def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
@@ -389,7 +384,7 @@ def _only(direction: Tensor, rows: Tensor) -> Tensor:
 
 
 def autocast_of(tensor: Tensor) -> Callable[[], torch.autocast]:
-    """The autocast that is on now for the device of a tensor, or none, to be entered again in the backward pass."""
+    """The autocast mode of now for the device of a tensor, to be entered again in the backward pass."""
     kind = tensor.device.type
     dtype, enabled = torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
     return partial(torch.autocast, kind, dtype, enabled=enabled)

@@ -1,10 +1,10 @@
-"""H v and ∂_θ⟨v, ∇E⟩ by double backprop, and a clear word for energies that cannot do it."""
+"""H v and ∂_θ⟨v, ∇E⟩ by double backprop, and the errors for energies that have no second derivative."""
 
 from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, ScoreFunction, input_gradient
-from spen.gradients.random_state import drawing_from, generators
+from spen.gradients.snapshots import drawing_from, generators
 
 Products = tuple[Tensor | None, list[Tensor | None]]
 """(H v at the point, and ∂⟨v, ∇E⟩ for each feature tensor, then each parameter); None means zero."""
@@ -64,7 +64,7 @@ def require_second_derivative(potential: Potential, descend: Descend, start: Ten
 
 
 def explained(error: RuntimeError, potential: Potential, point: Tensor) -> RuntimeError:
-    """The same failure in a sentence that names the operation, if it is one of the known kinds."""
+    """The same error with the name of the operation, if it is one of the known kinds."""
     text = str(error)
     if missing := re.search(r"derivative for (?:aten::)?(\w+) is not implemented", text):
         return _only_once(potential, missing[1])
@@ -84,7 +84,7 @@ def _only_once(potential: Potential, operation: str) -> NotTwiceDifferentiable:
 
 @dataclass
 class Graph:
-    """What stands on the graph of an energy's value, from the energies down to the point, features and parameters."""
+    """What is on the graph of an energy's value, from the energies down to the point, features and parameters."""
 
     once_differentiable: list[str]
     leaves: list[Tensor]
@@ -93,7 +93,7 @@ class Graph:
 
     @classmethod
     def of(cls, energies: Tensor, until: Iterable[Tensor] = ()) -> Graph:
-        """Search it; what made the tensors ``until`` is not looked at.
+        """Search the graph, but not behind the tensors ``until``.
 
         A Python autograd Function may have a backward without a derivative. Autograd raises for it only if the
         cotangent that reaches it needs a gradient. Where that is a constant, as right below a sum, the Function drops
@@ -161,7 +161,7 @@ def require_known_tensors(
 
 
 def _known(potential: Potential, point: Tensor) -> list[Tensor]:
-    """What an energy is differentiated in. What these are made from is differentiated once, by autograd itself."""
+    """The tensors that an energy is differentiated by. What is behind them autograd differentiates itself, once."""
     return [point, *potential.feature_tensors(), *potential.parameters()]
 
 
@@ -170,7 +170,7 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def unknown_tensor(energy: nn.Module, tensor: Tensor) -> ValueError:
-    """The sentence about a tensor that no strategy but Exact would send a gradient to."""
+    """The error for a tensor that no strategy but Exact would send a gradient to."""
     return ValueError(
         f"the energy {type(energy).__name__} reads a tensor of shape {tuple(tensor.shape)} that requires a gradient "
         "and is neither a parameter of the energy nor one of its features: register it as an nn.Parameter, let F "
@@ -179,7 +179,7 @@ def unknown_tensor(energy: nn.Module, tensor: Tensor) -> ValueError:
 
 
 def refuse_half_precision(energy: nn.Module, dtypes: set[torch.dtype]) -> None:
-    """Differences of numbers with three digits are noise."""
+    """Refuse finite differences of numbers with three digits: they are noise."""
     for dtype in dtypes & {torch.bfloat16, torch.float16}:
         raise ValueError(
             f"the energy {type(energy).__name__} computes in {dtype}, where finite differences are noise: keep its "
@@ -199,6 +199,12 @@ def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
     return a + b
 
 
-def nothing(count: int) -> Products:
-    """The product of a linear energy."""
-    return None, [None] * count
+def pull_back(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], inputs: list[Tensor], *, create_graph: bool = False
+) -> list[Tensor | None]:
+    """The cotangents of the inputs from those of the outputs; None is zero, and an output may be a constant."""
+    live = [(o, bar) for o, bar in zip(outputs, cotangents, strict=True) if bar is not None and o.requires_grad]
+    if not live or not inputs:
+        return [None] * len(inputs)
+    reached, given = zip(*live, strict=True)
+    return list(torch.autograd.grad(reached, inputs, given, create_graph=create_graph, allow_unused=True))

@@ -1,6 +1,6 @@
-"""Parameters, buffers and fields of modules as they are now, to be put back later.
+"""Random number generators, parameters, buffers and fields as they are now, to be restored later.
 
-A backward pass evaluates the energy again, as it was; a trial leaves it as it was.
+A backward pass evaluates the energy again in the state that it had in the descent; a trial evaluation changes nothing.
 """
 
 from __future__ import annotations
@@ -10,15 +10,52 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from spen.gradients.random_state import drawing_from, generators
+States = tuple[Tensor, ...]  # of torch's generator on the CPU, and of the one on the device
+
+
+def generators(device: torch.device) -> States:
+    """The state of the generators that an energy on a device may draw from; empty during a capture."""
+    if device.type != "cuda":
+        return (torch.get_rng_state(),)
+    if torch.cuda.is_current_stream_capturing():
+        return ()
+    return torch.get_rng_state(), torch.cuda.get_rng_state(device)
+
+
+def same(first: States, second: States) -> bool:
+    """Whether no number was drawn in between."""
+    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(first, second, strict=True))
+
+
+def set_generators(states: States, device: torch.device) -> None:
+    """Restore a state that ``generators`` returned."""
+    if states:
+        torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state(states[1], device)
+
+
+@contextmanager
+def drawing_from(states: States, device: torch.device) -> Iterator[None]:
+    """Draw the numbers that followed a state; afterwards the generators continue from where they were."""
+    if not states:
+        yield
+        return
+    before = generators(device)
+    set_generators(states, device)
+    try:
+        yield
+    finally:
+        set_generators(before, device)
 
 
 class Held:
-    """The fields, parameters, buffers and parts of some modules as they are now: all that may be exchanged later.
+    """The fields, parameters, buffers and submodules of some modules as they are now.
 
-    ``torch.func.functional_call`` exchanges tensors, ``eval()`` the mode, a schedule a number.
+    All of these may be replaced before the backward pass: ``torch.func.functional_call`` replaces tensors, ``eval()``
+    the mode, a schedule a number.
     """
 
     def __init__(self, *modules: nn.Module) -> None:
@@ -54,7 +91,7 @@ class Held:
 
 @contextmanager
 def untouched(device: torch.device, *modules: nn.Module) -> Iterator[None]:
-    """Leave random numbers and the buffers of the modules as they were: what is tried is not a part of training."""
+    """Restore the generators and the buffers of the modules afterwards: a trial is no part of training."""
     parts = [part for module in modules for part in module.modules()]
     held = [(p._buffers, n, b, b._version, b.clone()) for p in parts for n, b in p._buffers.items() if b is not None]
     try:

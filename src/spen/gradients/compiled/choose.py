@@ -1,7 +1,7 @@
-"""The fastest way to compute a product on this GPU: measured once for each shape, checked by value, remembered.
+"""The fastest implementation of a product on this GPU: measured once for each shape, checked by value, cached.
 
-What was measured is kept beside torch.compile's own cache: the next process on this machine need not measure, and one
-on a busy GPU does not measure what others do to it.
+The times are stored beside torch.compile's own cache: the next process on this machine need not measure, and one on a
+busy GPU does not measure under its load.
 """
 
 from __future__ import annotations
@@ -22,32 +22,31 @@ import torch
 from torch import Tensor
 
 from spen.gradients.compiled import ops
-from spen.gradients.compiled.convolutions import WEIGHT, Convolution, Way
+from spen.gradients.compiled.convolutions import WEIGHT, Convolution, Implementation
 from spen.storage import write_whole
 
 Times = dict[str, float]
-_AGREES = 2e-2  # relative to the plain way: TF32 and bfloat16 stay far below, a wrong kernel does not
-_known: dict[object, Times] = {}
+_AGREES = 2e-2  # relative to cuDNN: TF32 and bfloat16 stay far below, a wrong kernel does not
+_known: dict[str, Times] = {}
 
 
 def times(
     product: Convolution,
-    found: dict[str, Way],
+    found: dict[str, Implementation],
     device: torch.device,
     layout: torch.memory_format,
     precision: torch.dtype | None,
 ) -> Times:
-    """Seconds of each way that works and agrees with the first, on random operands of the product's shapes."""
-    described = f"{_described(product, device, layout, precision)} | {' '.join(found)}"
-    key = described, tuple(found)
+    """Seconds of each implementation that works and agrees with the first, on random operands of these shapes."""
+    key = _key(product, found, device, layout, precision)
     if not _is_known(key, found):
         _known[key] = _measured(product, found, device)
-        _store(described, _known[key])
+        _store(key, _known[key])
     return _known[key]
 
 
 def compile_kernels(
-    asked: Sequence[tuple[Convolution, dict[str, Way], torch.memory_format]],
+    wanted: Sequence[tuple[Convolution, dict[str, Implementation], torch.memory_format]],
     device: torch.device,
     precision: torch.dtype | None,
 ) -> None:
@@ -57,31 +56,30 @@ def compile_kernels(
     Only types and strides decide what is compiled, so that one example is enough.
     """
     calls = []
-    for product, found, layout in asked:
-        described = f"{_described(product, device, layout, precision)} | {' '.join(found)}"
-        if _is_known((described, tuple(found)), found):
+    for product, found, layout in wanted:
+        if _is_known(_key(product, found, device, layout, precision), found):
             continue
         one = replace(product, first=(1, *product.first[1:]))
         if product.kind == WEIGHT:
             one = replace(one, second=(1, *product.second[1:]))
-        operands = [torch.zeros(shape, device=device) for shape in (one.first, one.second)]
-        own = [way for name, way in found.items() if name.startswith("triton")]
-        calls += [(way.core, way.first(operands[0]), way.second(operands[1])) for way in own]
+        first, second = (torch.zeros(shape, device=device) for shape in (one.first, one.second))
+        own = [made for name, made in found.items() if name.startswith("triton")]
+        calls += [(made.core, made.first(first), made.second(second)) for made in own]
     if not calls:
         return
 
     def call(core: Callable[[Tensor, Tensor], Tensor], first: Tensor, second: Tensor) -> None:
-        with suppress(Exception), torch.cuda.device(device):  # measuring it says what is wrong
+        with suppress(Exception), torch.cuda.device(device):  # ``times`` reports what is wrong
             core(first, second)
 
     with ThreadPoolExecutor(min(len(calls), os.cpu_count() or 1)) as pool:
         list(pool.map(call, *zip(*calls, strict=True)))
 
 
-def _is_known(key: tuple[str, tuple[str, ...]], found: dict[str, Way]) -> bool:
+def _is_known(key: str, found: dict[str, Implementation]) -> bool:
     """Whether this process or another has measured it."""
     if key not in _known:
-        stored = _stored().get(key[0])
+        stored = _stored().get(key)
         if not _fits(stored, found):
             return False
         _known[key] = stored
@@ -97,15 +95,19 @@ def _file() -> Path:
     return Path(cache_dir()) / "spen-products.json"
 
 
-def _described(
-    product: Convolution, device: torch.device, layout: torch.memory_format, precision: torch.dtype | None
+def _key(
+    product: Convolution,
+    found: dict[str, Implementation],
+    device: torch.device,
+    layout: torch.memory_format,
+    precision: torch.dtype | None,
 ) -> str:
-    """The product on this machine, as a text: what else than itself its times depend on is part of it."""
+    """The product, its implementations and all else that its times depend on, as a text."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     module = ops.kernels()
     versions = [torch.__version__, torch.backends.cudnn.version(), module and module.triton.__version__]
     settings = [torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark]
-    return " | ".join(map(str, [name, *versions, *settings, layout, precision, product]))
+    return " | ".join(map(str, [name, *versions, *settings, layout, precision, product, " ".join(found)]))
 
 
 def _stored() -> Any:
@@ -116,36 +118,36 @@ def _stored() -> Any:
     return found if isinstance(found, dict) else {}
 
 
-def _fits(stored: Any, found: dict[str, Way]) -> bool:
-    """Whether it says how long some of these ways take, the plain one among them."""
+def _fits(stored: Any, found: dict[str, Implementation]) -> bool:
+    """Whether it holds the times of some of these implementations, the first among them."""
     if not isinstance(stored, dict) or next(iter(found)) not in stored or not stored.keys() <= found.keys():
         return False
     return all(isinstance(s, float) and math.isfinite(s) and s > 0 for s in stored.values())
 
 
-def _store(described: str, times: Times) -> None:
-    with suppress(OSError):  # a folder that cannot be written to costs a measurement next time, no more
-        write_whole(_file(), json.dumps({**_stored(), described: times}, indent=1))
+def _store(key: str, times: Times) -> None:
+    with suppress(OSError):  # without a file the next process measures again
+        write_whole(_file(), json.dumps({**_stored(), key: times}, indent=1))
 
 
 # ── measuring ──
 
 
-def _measured(product: Convolution, found: dict[str, Way], device: torch.device) -> Times:
+def _measured(product: Convolution, found: dict[str, Implementation], device: torch.device) -> Times:
     generator = torch.Generator(device).manual_seed(0)
     first, second = (torch.randn(s, device=device, generator=generator) for s in (product.first, product.second))
     seconds: Times = {}
     plain: Tensor | None = None
-    for name, way in found.items():
+    for name, made in found.items():
         try:
-            a, b = way.first(first), way.second(second)
-            result = way.core(a, b).float()
+            a, b = made.first(first), made.second(second)
+            result = made.core(a, b).float()
             if plain is None:
                 plain = result
             elif not float((result - plain).norm()) <= _AGREES * float(plain.norm()):
                 warnings.warn(f"{name} disagrees with cuDNN on {product}; it is not used", stacklevel=2)
                 continue
-            seconds[name] = seconds_of(lambda way=way, a=a, b=b: way.core(a, b), device)  # type: ignore[misc]
+            seconds[name] = seconds_of(lambda core=made.core, a=a, b=b: core(a, b), device)  # type: ignore[misc]
         except Exception as error:  # a kernel that does not compile or fit here is no candidate
             if plain is None:
                 raise

@@ -1,7 +1,7 @@
-"""The three products of a convolution, and the ways to compute each: cuDNN's kernels, one for another, ours.
+"""The three products of a convolution, and the implementations of each: cuDNN's kernels, one for another, ours.
 
 With stride 1 the convolution by W is the input gradient of the convolution by Wᵀ turned by 180°, padded by k − 1 − p in
-the place of p; and the other way round. Both are exact; which of cuDNN's kernels is faster depends on shape and type.
+place of p; and the reverse. Both are exact; which of cuDNN's kernels is faster depends on shape and type.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Convolution:
 
 
 @dataclass(frozen=True)
-class Way:
-    """How to compute a product: what the operands have to be, and the call. The former fuses with what makes them."""
+class Implementation:
+    """How to compute a product: how the operands are prepared, which fuses with what computes them, and the call."""
 
     first: Unary
     second: Unary
@@ -69,10 +69,10 @@ class Way:
         return result if result.dtype is torch.float32 else aten._to_copy(result, dtype=torch.float32)
 
 
-def ways(
+def implementations(
     product: Convolution, layout: torch.memory_format, precision: torch.dtype | None, *, turned: bool, kernels: bool
-) -> dict[str, Way]:
-    """Every way by name, the plain one first. ``precision`` is the type that operands of wide convolutions get."""
+) -> dict[str, Implementation]:
+    """Every implementation by name, cuDNN's own first. ``precision`` is the type of the operands of wide ones."""
     rounded = precision if product.wide else None
 
     def prepared(tensor: Tensor) -> Tensor:
@@ -84,14 +84,14 @@ def ways(
         return prepared(aten.flip(weight, [2, 3]).transpose(0, 1))
 
     p, other, d = list(product.padding), product.turned_padding, list(product.dilation)
-    found: dict[str, Way] = {}
+    found: dict[str, Implementation] = {}
     if product.kind == WEIGHT:
-        found["cudnn"] = Way(prepared, prepared, _weight_gradient(product))
+        found["cudnn"] = Implementation(prepared, prepared, _weight_gradient(product))
     else:
         backwards = product.kind == INPUT
-        found["cudnn"] = Way(prepared, prepared, _convolution(p, d, transposed=backwards))
+        found["cudnn"] = Implementation(prepared, prepared, _convolution(p, d, transposed=backwards))
         if turned and min(other) >= 0:
-            found["turned"] = Way(prepared, half_turn, _convolution(other, d, transposed=not backwards))
+            found["turned"] = Implementation(prepared, half_turn, _convolution(other, d, transposed=not backwards))
     if kernels and product.proved:
         found.update(_own(product, layout, rounded, prepared))
     return found
@@ -113,7 +113,7 @@ def _weight_gradient(product: Convolution) -> Callable[[Tensor, Tensor], Tensor]
 
 def _own(
     product: Convolution, layout: torch.memory_format, rounded: torch.dtype | None, prepared: Unary
-) -> dict[str, Way]:
+) -> dict[str, Implementation]:
     k, p, last = list(product.kernel), list(product.padding), layout is torch.channels_last
 
     def flat(tensor: Tensor) -> Tensor:
@@ -121,16 +121,18 @@ def _own(
 
     if product.kind == WEIGHT and not product.narrow:
         found = ops.configurations(*product.channels, k, rounded or torch.float32)
-        return {_name(c): Way(prepared, prepared, _bound(torch.ops.spen.weight_gradient, k, p, c)) for c in found}
+        return {
+            _name(c): Implementation(prepared, prepared, _bound(torch.ops.spen.weight_gradient, k, p, c)) for c in found
+        }
     if product.kind == WEIGHT:
         narrow = torch.ops.spen.narrow_weight_gradient
-        return {_name(c): Way(prepared, flat, _bound(narrow, k, p, c)) for c in map(list, ops.NARROW_WEIGHT)}
+        return {_name(c): Implementation(prepared, flat, _bound(narrow, k, p, c)) for c in map(list, ops.NARROW_WEIGHT)}
     if product.narrow and product.kind == INPUT:
         narrow = torch.ops.spen.narrow_input_gradient
-        return {_name(c): Way(prepared, flat, _bound(narrow, p, c)) for c in map(list, ops.NARROW_INPUT)}
+        return {_name(c): Implementation(prepared, flat, _bound(narrow, p, c)) for c in map(list, ops.NARROW_INPUT)}
     if product.narrow:
         narrow = torch.ops.spen.narrow_forward
-        return {_name(c): Way(flat, flat, _bound(narrow, p, last, c)) for c in map(list, ops.NARROW_FORWARD)}
+        return {_name(c): Implementation(flat, flat, _bound(narrow, p, last, c)) for c in map(list, ops.NARROW_FORWARD)}
     return {}
 
 

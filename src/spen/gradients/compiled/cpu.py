@@ -23,14 +23,12 @@ def for_cpu(program: GraphModule) -> GraphModule:
     if torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled:
         _channels_last(program)
     _short_softplus(program)
-    simplified(program)
-    program.recompile()
-    return program
+    return simplified(program)
 
 
 # ── layout ──
 
-# Where a convolution's weight stands among the arguments.
+# The index of a convolution's weight among the arguments.
 _WEIGHTS: dict[Any, int] = {aten.convolution.default: 1, aten.convolution_backward.default: 2}
 
 

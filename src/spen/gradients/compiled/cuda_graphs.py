@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential
-from spen.gradients.compiled.functional import with_tensors
-from spen.gradients.replay import Tape, released
+from spen.gradients.replay import Tape, replayed_by
 from spen.tensors import tensors_of, tree_map
 
 if TYPE_CHECKING:
     from spen.gradients.compiled.strategy import Ready
 
-Pattern = tuple[bool, ...]  # which outputs of the descent a loss sends something to
+Pattern = tuple[bool, ...]  # which outputs of the descent get a cotangent
 
 
 class Captured:
@@ -51,8 +51,8 @@ class Captured:
     def _capture(self) -> None:
         """Capture both graphs, after what they hold has run twice."""
         self._rehearse()
-        # The two graphs are replayed in turns and may work in the same memory. Another descent's may not: it could
-        # write, on its way back, where this one keeps its iterates.
+        # The two graphs are replayed in turns and may share their working memory. Those of another descent may not:
+        # its backward pass could write where this one keeps its iterates.
         pool, device = torch.cuda.graph_pool_handle(), self.start.device
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         with _capturing(self.forward, pool, device):
@@ -62,7 +62,7 @@ class Captured:
             self.bars = self._pulled_back(self.saved, self.cotangents)
 
     def _forget(self) -> None:
-        """Let go of everything that a descent and its backward pass have left in memory."""
+        """Free everything that a descent and its backward pass have left in memory."""
         self.saved, self.results, self.extras, self.bars = [], [], [], ()
         self.tape.path, self.tape.steps = Iterates(), []
 
@@ -73,7 +73,7 @@ class Captured:
         self.extras = [*path.energies, path.steps_used, path.converged]
 
     def _wanted(self, make: Callable[[Tensor], Tensor]) -> list[Tensor | None]:
-        """A cotangent for each result that the loss sends something to."""
+        """A cotangent for each result that the loss uses."""
         return [make(r) if p else None for r, p in zip(self.results, self.pattern, strict=True)]
 
     def _rehearse(self) -> None:
@@ -86,12 +86,12 @@ class Captured:
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
             self._run_once()
-            with _nobody_waits():
+            with _no_synchronisation():
                 self._run_once()
         torch.cuda.current_stream(device).wait_stream(stream)
 
     def _run_once(self) -> None:
-        """The descent and its backward pass, of which nothing is left."""
+        """The descent and its backward pass; all results are freed."""
         self._record()
         self._pulled_back(self.saved, self._wanted(torch.ones_like))
         self._forget()
@@ -103,7 +103,7 @@ class Captured:
         aliases = {n: p.detach().requires_grad_(p.requires_grad) for n, p in parts.named_parameters()}
         self.tape.learned = [p for p in aliases.values() if p.requires_grad]
         # A copy of the list: a second backward pass through the same memory finds everything where it was.
-        return with_tensors(parts, aliases, lambda: self.tape.pull_back(list(saved), cotangents))
+        return _with_tensors(parts, aliases, lambda: self.tape.pull_back(list(saved), cotangents))
 
     def descend(self, start: Tensor, leaves: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Replay the descent from ``start``: copies of its outputs, and of what else a path holds."""
@@ -125,7 +125,7 @@ class Captured:
 
 
 class Prediction:
-    """Static memory and a graph that fills it with a descent that nobody differentiates."""
+    """Static memory and a graph that fills it with a descent that is not differentiated."""
 
     def __init__(self, descend: Descend, ready: Ready, start: Tensor) -> None:
         self.addresses = ready.addresses
@@ -136,7 +136,7 @@ class Prediction:
         self.graph, device = torch.cuda.CUDAGraph(), start.device
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream), _nobody_waits():
+        with torch.cuda.stream(stream), _no_synchronisation():
             descend(cut, self.start, ready.bound.gradient)
         torch.cuda.current_stream(device).wait_stream(stream)
         with _capturing(self.graph, torch.cuda.graph_pool_handle(), device):
@@ -156,7 +156,7 @@ class Prediction:
 
 
 class NotCapturable(RuntimeError):
-    """A CUDA graph cannot hold the descent: something in it looks at values, say, or memory is short."""
+    """A CUDA graph cannot hold the descent: it synchronises with the host, say, or memory is short."""
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def _capturing(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> 
 
 
 @contextmanager
-def _nobody_waits() -> Iterator[None]:
+def _no_synchronisation() -> Iterator[None]:
     """Raise NotCapturable at the end if the host has waited for the device within."""
     mode = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
@@ -204,7 +204,7 @@ class GraphReplay(torch.autograd.Function):
         captured.lease += 1
         captured.free = False
         ctx.recorder, ctx.captured, ctx.tape, ctx.lease = recorder, captured, tape, _Lease(captured)
-        ctx.save_for_backward(start, *inputs)  # autograd says if they have been changed
+        ctx.save_for_backward(start, *inputs)  # autograd raises if they have been changed
         ctx.set_materialize_grads(False)
         return tuple(results)
 
@@ -213,7 +213,7 @@ class GraphReplay(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
         captured: Captured = ctx.captured
         start, *_ = ctx.saved_tensors
-        ctx.tape.check()
+        ctx.tape.check(cotangents)
         if ctx.lease.number == captured.lease and captured.pattern == pattern_of(cotangents):
             bars = captured.pull_back(cotangents)
             captured.free = True
@@ -257,17 +257,22 @@ class Recorder:
         self.predictions: list[Prediction] = []
 
     def run(self, descend: Descend, potential: Potential, ready: Ready, start: Tensor) -> Iterates:
-        bound = ready.bound
-        tape = Tape(descend, ready.cut, bound.product, None, bound.gradient, self.keep, check=bound.require_unchanged)
-        inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
+        tape = ready.tape(descend, self.keep)
         self.calls += 1
-        captured = (
-            self._ready(tape, start, ready.addresses) if self.calls > self.warmup and self.seen is not None else None
-        )
+        captured = None
+        if self.calls > self.warmup and self.seen is not None:
+            captured = self._ready(tape, start, ready.addresses)
         if captured is None:
-            results = _Watched.apply(self, tape, start, *inputs)
-        else:
-            results = GraphReplay.apply(self, captured, tape, start, *inputs)
+            check = tape.check
+
+            def watch(cotangents: Sequence[Tensor | None]) -> None:
+                check(cotangents)
+                self.look_at(pattern_of(cotangents))
+
+            tape.check = watch
+            return replayed_by(tape, potential, start)
+        inputs = [*potential.feature_tensors(), *potential.parameters(), *tape.learned]
+        results = GraphReplay.apply(self, captured, tape, start, *inputs)
         return tape.path_of(results, descend.rule.steps)
 
     def predict(self, descend: Descend, ready: Ready, start: Tensor) -> Iterates:
@@ -285,7 +290,7 @@ class Recorder:
         return descend(ready.cut, start, ready.bound.gradient)
 
     def look_at(self, pattern: Pattern) -> None:
-        """A loss asks for these outputs. One that changes its mind again and again is not worth a capture each time."""
+        """Record the outputs that a loss uses. If they change again and again, a capture each time does not pay."""
         self.changes += pattern != self.seen
         self.seen = pattern
         if self.changes > 4:
@@ -302,7 +307,7 @@ class Recorder:
                 return captured
         # The loss may ask for other iterates than before: graphs that do not serve it any more make room.
         self.captured = [c for c in self.captured if not c.free]
-        # A graph would draw random numbers anew on the way back.
+        # A graph would draw new random numbers in the backward pass.
         if len(self.captured) >= self.at_once or self.seen is None or tape.potential.draws:
             return None
         try:
@@ -313,23 +318,18 @@ class Recorder:
         return self.captured[-1]
 
 
-class _Watched(torch.autograd.Function):
-    """Plain replay of a traced program that tells the recorder which outputs got a cotangent."""
+class _Holder(nn.Module):
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
 
-    @staticmethod
-    def forward(ctx: Any, recorder: Recorder, tape: Tape, start: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*tape.record(start), *inputs)
-        ctx.set_materialize_grads(False)
-        ctx.recorder, ctx.tape = recorder, tape
-        return (*tape.path.outputs, *tape.path.gradients)
+    def forward(self, function: Callable[[], Any]) -> Any:
+        return function()
 
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *cotangents: Tensor | None) -> tuple[Tensor | None, ...]:
-        ctx.tape.check()
-        ctx.recorder.look_at(pattern_of(cotangents))
-        with ctx.tape.held.put_back():
-            return (None, None, *ctx.tape.pull_back(released(ctx), cotangents))
+
+def _with_tensors(module: nn.Module, tensors: Mapping[str, Tensor], function: Callable[[], Any]) -> Any:
+    """function(), with ``tensors`` in the place of the parameters and buffers they are named after."""
+    return functional_call(_Holder(module), {f"module.{n}": t for n, t in tensors.items()}, (function,))
 
 
 def pattern_of(cotangents: Sequence[Tensor | None]) -> Pattern:

@@ -1,4 +1,4 @@
-"""Nodes of a traced program: new ones with the shape of their result, what a node returns, views and writes."""
+"""Nodes of a traced program: new ones, their values, views and in-place operations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def inlined(graph: Graph, function: Callable[..., Tensor], *nodes: Node) -> Node
 
 
 def like(value: Tensor) -> Tensor:
-    """Something of the same shape, memory layout, type and device; nothing is computed with it outside a fake mode."""
+    """An empty tensor of the same shape, memory layout, type and device, for use in a fake mode."""
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
 
 
@@ -48,14 +48,14 @@ def _value(node: Node) -> Any:
 
 
 def value_of(node: Any) -> Any:
-    """What stands for the value of a node: shape, type and device; a constant of the program is its own."""
+    """A tensor with the shape, type and device of a node's value; the value itself for a constant of the program."""
     if "val" not in node.meta and node.op == "get_attr":
         return operator.attrgetter(node.target)(node.graph.owning_module)
     return node.meta["val"]
 
 
 def is_view(node: Node) -> bool:
-    """Whether the result looks at the memory of an operand."""
+    """Whether the result shares the memory of an operand."""
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
 

@@ -1,8 +1,8 @@
 """A function of tensors as two programs: its values, and what a backward pass makes of cotangents.
 
-The function and its vector-Jacobian product are traced together, so nothing is computed twice: what the first program
-computes and the second needs is handed over, as autograd would keep it. Where a compiler fuses operations, those that
-are cheap are made again instead of being read from memory; torch's own partitioner chooses.
+The function and its vector-Jacobian product are traced together, so nothing is computed twice: results of the first
+program that the second needs are saved, as autograd would save them. Where a compiler fuses operations, cheap ones are
+recomputed instead of being read from memory; torch's own partitioner chooses.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from spen.gradients.compiled.fx_nodes import is_view, writes
-from spen.gradients.compiled.not_traceable import INSTEAD, NotTraceable, reason
-from spen.gradients.compiled.simplify import simplified
+from spen.gradients.compiled.guards import INSTEAD, NotTraceable, reason
+from spen.gradients.compiled.simplify import ancestors, part_of, simplified
 from spen.gradients.compiled.trace import Lowering, traced
+from spen.gradients.second_order import pull_back
 
 Function = Callable[[list[Tensor]], list[Tensor]]
 """Differentiable: its results are on the graph of its arguments, those that are derivatives included."""
@@ -55,7 +56,7 @@ class Joint:
         def both(*given: Tensor) -> list[Tensor]:
             at, bars = self._fresh(given[: len(cut)]), given[len(cut) :]
             results = function(at)
-            found = _pull([results[i] for i in self.pulled], bars, [at[i] for i in self.wanted])
+            found = pull_back([results[i] for i in self.pulled], bars, [at[i] for i in self.wanted])
             self._present = [bar is not None for bar in found]
             return [_own(t, given) for t in (*results, *found) if t is not None]
 
@@ -72,7 +73,7 @@ class Joint:
             self._bars = [(tuple(t.shape), t.dtype, t.device) for t in like]
             bars = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in self._bars]
             forward, backward = program, traced(both, [*cut, *bars], name)
-            if any(writes(node) for node in backward.graph.nodes):  # its values are not told by their operations alone
+            if any(writes(node) for node in backward.graph.nodes):  # its values do not follow from its operations
                 _forget_results(backward, self.results)
             else:
                 forward, backward = split(backward, len(cut), self.results, cheap_again=fused)
@@ -85,17 +86,17 @@ class Joint:
         return [alias(t) if i in self._by else t.detach() for i, t in enumerate(inputs)]
 
     def __call__(self, inputs: list[Tensor]) -> tuple[Tensor, ...]:
-        """The results, on autograd's graph if gradients are asked for."""
+        """The results, on autograd's graph if gradients are enabled."""
         if torch.is_grad_enabled() and self.wanted:
             return _Run.apply(self, *inputs)  # type: ignore[no-untyped-call,no-any-return]
         return tuple(self.values(inputs)[: self.results])
 
     def values(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The results, then what the backward pass wants back."""
+        """The results, then what is saved for the backward pass."""
         with torch.no_grad():
             return list(self._values(*(t.detach() for t in inputs)))
 
-    def pull_back(
+    def backward(
         self, inputs: Sequence[Tensor], kept: Sequence[Tensor], bars: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """The cotangents of all inputs; None is zero."""
@@ -104,7 +105,7 @@ class Joint:
             create = torch.is_grad_enabled()
             with torch.enable_grad():
                 at = self._fresh(inputs)
-                found = _pull(self.function(at), bars, [at[i] for i in self.wanted], create_graph=create)
+                found = pull_back(self.function(at), bars, [at[i] for i in self.wanted], create_graph=create)
         else:
             given = [
                 torch.zeros(shape, dtype=dtype, device=device) if bars[i] is None else bars[i].detach().contiguous()  # type: ignore[union-attr]
@@ -130,22 +131,12 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *bars: Tensor | None) -> Any:
         saved = ctx.saved_tensors
-        return None, *ctx.joint.pull_back(saved[: ctx.count], saved[ctx.count :], bars)
+        return None, *ctx.joint.backward(saved[: ctx.count], saved[ctx.count :], bars)
 
 
 def alias(tensor: Tensor) -> Tensor:
     """The same values, to be differentiated by: still on the graph of the tensor, where it is on one."""
     return tensor.view_as(tensor) if tensor.requires_grad else tensor.detach().requires_grad_()
-
-
-def _pull(
-    results: Sequence[Tensor], bars: Sequence[Tensor | None], at: list[Tensor], *, create_graph: bool = False
-) -> list[Tensor | None]:
-    pairs = [(r, bar) for r, bar in zip(results, bars, strict=True) if bar is not None and r.requires_grad]
-    if not pairs or not at:
-        return [None] * len(at)
-    reached, given = zip(*pairs, strict=True)
-    return list(torch.autograd.grad(reached, at, given, create_graph=create_graph, allow_unused=True))
 
 
 def _explained(lowering: Lowering, name: str) -> Lowering:
@@ -186,16 +177,13 @@ def _refuse_side_effects(program: GraphModule, name: str) -> None:
 
 def split(joint: GraphModule, inputs: int, results: int, *, cheap_again: bool) -> tuple[GraphModule, GraphModule]:
     """The first ``results`` and what is kept, from inputs; the others, from inputs, bars and what was kept."""
-    graph = joint.graph
-    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
-    outputs: Any = graph.output_node().args[0]
+    placeholders = joint.graph.find_nodes(op="placeholder")
+    outputs: Any = joint.graph.output_node().args[0]
     first, second = outputs[:results], outputs[results:]
-    early = _needed(first, [])
-    kept = _everything(second, early)
+    kept = _everything(second, ancestors(first))
     if cheap_again:
         kept = _cheapest(joint, inputs, results, kept)
-    forward = _part(joint, placeholders[:inputs], [*first, *kept], [])
-    return forward, _part(joint, placeholders, second, kept)
+    return part_of(joint, placeholders[:inputs], [*first, *kept]), part_of(joint, [*placeholders, *kept], second)
 
 
 def _forget_results(joint: GraphModule, results: int) -> None:
@@ -206,7 +194,7 @@ def _forget_results(joint: GraphModule, results: int) -> None:
 
 
 def _everything(second: list[Node], early: set[Node]) -> list[Node]:
-    """The values that both parts need; views and constants are made again."""
+    """The values that both parts need; views and constants are recomputed."""
     found: set[Node] = set()
     seen: set[Node] = set()
     stack = list(second)
@@ -223,11 +211,11 @@ def _everything(second: list[Node], early: set[Node]) -> list[Node]:
 
 
 def _cheapest(joint: GraphModule, inputs: int, results: int, everything: list[Node]) -> list[Node]:
-    """The values that torch.compile would keep, from which the others are made again within fused kernels."""
+    """The values that torch.compile would save, from which fused kernels recompute the others."""
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     graph, copies = Graph(), dict[Node, Node]()
-    for i, node in enumerate(n for n in joint.graph.nodes if n.op == "placeholder"):
+    for i, node in enumerate(joint.graph.find_nodes(op="placeholder")):
         copies[node] = graph.placeholder(f"primals_{i + 1}" if i < inputs else f"tangents_{i + 1 - inputs}")
         copies[node].meta = dict(node.meta)
     for node in joint.graph.nodes:
@@ -256,27 +244,3 @@ def _cheapest(joint: GraphModule, inputs: int, results: int, everything: list[No
 def _has_memory(node: Node) -> bool:
     """Whether it is a tensor made from others, and no view of one."""
     return bool(node.all_input_nodes) and not is_view(node) and isinstance(node.meta.get("val"), Tensor)
-
-
-def _needed(nodes: Sequence[Node], given: Sequence[Node]) -> set[Node]:
-    found: set[Node] = set()
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(() if node in given else node.all_input_nodes)
-    return found
-
-
-def _part(joint: GraphModule, placeholders: list[Node], results: list[Node], given: list[Node]) -> GraphModule:
-    """The operations that some results need, with what is ``given`` as further inputs."""
-    needed, graph, copies = _needed(results, given), Graph(), dict[Node, Node]()
-    for node in (*placeholders, *given):
-        copies[node] = graph.placeholder(node.name)
-        copies[node].meta = dict(node.meta)
-    for node in joint.graph.nodes:
-        if node in needed and node not in copies:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output([copies[node] for node in results])
-    return simplified(GraphModule(joint, graph))

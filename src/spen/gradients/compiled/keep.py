@@ -1,4 +1,4 @@
-"""Results of ∇E that its products would compute again: handed over from one program to the other.
+"""Results of ∇E that its products would compute again: returned by one program and taken as inputs by the other.
 
     g, E         = G(y)                 becomes    g, E, k_1 … k_n = G(y)
     H v, ∂⟨v, g⟩ = P(y, v)                         H v, ∂⟨v, g⟩    = P(y, v, k_1 … k_n)
@@ -6,7 +6,7 @@
 P differentiates G, so it contains G's operations once more, on the same inputs. Two operations are the same *value* if
 they do the same to the same values. Of the values that both programs compute, some take many operations for few bytes:
 wide convolutions, matrix products, attention. The cheapest set of bytes that spares P all of these is a minimum cut
-between them and what P alone computes; what lies behind the cut (first layers, pointwise functions) is made again.
+between them and what P alone computes; what lies behind the cut (first layers, pointwise functions) is recomputed.
 """
 
 from __future__ import annotations
@@ -16,53 +16,50 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import flop_registry
 
-from spen.gradients.compiled.fx_nodes import is_view, writes
-from spen.gradients.compiled.simplify import simplified
+from spen.gradients.compiled.fx_nodes import call, is_view, writes
+from spen.gradients.compiled.simplify import part_of, simplified
 
 aten = torch.ops.aten
 
 DENSITY = 256.0
-"""Operations for each element of the result from which on it is kept: a matrix product of 128 summands."""
+"""Operations for each element of a result above which it is cached: a matrix product of 128 summands."""
 
 _SMALL = 4096  # elements of a constant that are compared one by one
 
 
-def hand_over(gradient: GraphModule, product: GraphModule, density: float = DENSITY) -> int:
-    """Let ``gradient`` return, and ``product`` take as further inputs, what is not to be computed twice: how many.
+def cache_results(gradient: GraphModule, product: GraphModule, density: float = DENSITY) -> int:
+    """Let ``gradient`` return, and ``product`` take as further inputs, what is not to be computed twice. How many.
 
     The inputs of ``product`` are the point, the direction, then the further inputs of ``gradient``. A program that
-    writes into tensors is left as it is: its values are not told by their operations alone.
+    writes into tensors is left alone: its values do not follow from their operations.
     """
     for program in (gradient, product):
         if any(writes(node) for node in program.graph.nodes):
             return 0
         _forget_what_is_not_read(program)
     values = _Values()
-    at, *others = _placeholders(gradient)
+    at, *others = gradient.graph.find_nodes(op="placeholder")
     known = values.numbered(gradient, {node: i for i, node in enumerate([at, *others])})
-    at, direction, *others = _placeholders(product)
+    at, direction, *others = product.graph.find_nodes(op="placeholder")
     roles: dict[Node, Any] = {node: i for i, node in enumerate([at, *others])}
-    asked = values.numbered(product, {**roles, direction: "direction"})
+    needed = values.numbered(product, {**roles, direction: "direction"})
     available: dict[int, Node] = {}
     for node, number in known.items():
         available.setdefault(number, node)
-    kept = _cheapest_cut(product, asked, set(available), density)
+    kept = _cheapest_cut(product, needed, set(available), density)
     _return_also(gradient, [available[number] for number in kept])
-    _take_also(product, [[node for node, n in asked.items() if n == number] for number in kept])
+    _take_also(product, [[node for node, n in needed.items() if n == number] for number in kept])
     return len(kept)
 
 
-def alone(gradient: GraphModule, kept: int) -> GraphModule:
+def only_cached(gradient: GraphModule, kept: int) -> GraphModule:
     """The part of a program that its last ``kept`` results need: for steps where they were not kept."""
-    graph, copies = Graph(), dict[Node, Node]()
-    graph.graph_copy(gradient.graph, copies)
     results: Any = gradient.graph.output_node().args[0]
-    graph.output([copies[node] for node in results[-kept:]])
-    return simplified(GraphModule(gradient, graph))
+    return part_of(gradient, gradient.graph.find_nodes(op="placeholder"), results[-kept:])
 
 
 class _Values:
@@ -134,47 +131,47 @@ def _read(node: Node) -> list[Node]:
 # ── the cut ──
 
 
-def _cheapest_cut(product: GraphModule, asked: dict[Node, int], known: set[int], density: float) -> list[int]:
+def _cheapest_cut(product: GraphModule, needed: dict[Node, int], known: set[int], density: float) -> list[int]:
     """The values to keep, in the order of the program."""
     import networkx  # torch needs it too, and so it is there; only wanted here
 
-    both = {n: number for n, number in asked.items() if number in known and n.op == "call_function"}
+    both = {n: number for n, number in needed.items() if number in known and n.op == "call_function"}
     order = {number: i for i, number in enumerate(dict.fromkeys(both.values()))}
     costly = {number for node, number in both.items() if _operations(node) >= density * _elements(node)}
     flow = networkx.DiGraph()
-    flow.add_nodes_from(["costly", "asked"])
+    flow.add_nodes_from(["costly", "needed"])
     flow.add_edges_from(("costly", ("in", number)) for number in costly)
     prices: dict[int, int] = {}
     for node, number in both.items():
         if _can_be_kept(node):
-            # Of equally many bytes those of the later value: less is made again from it.
+            # Of equally many bytes those of the later value: less is recomputed from it.
             prices[number] = _bytes(node) * len(order) ** 2 + len(order) - order[number]
     never = sum(prices.values()) + 1
     for number in order:
         flow.add_edge(("in", number), ("out", number), capacity=prices.get(number, never))
-    for node, number in asked.items():
+    for node, number in needed.items():
         for read in _read(node):
             if read in both:
-                flow.add_edge(("out", both[read]), ("in", number) if number in order else "asked")
+                flow.add_edge(("out", both[read]), ("in", number) if number in order else "needed")
     for read in product.graph.output_node().all_input_nodes:
         if read in both:
-            flow.add_edge(("out", both[read]), "asked")
-    before, _ = networkx.minimum_cut(flow, "costly", "asked")[1]
+            flow.add_edge(("out", both[read]), "needed")
+    before, _ = networkx.minimum_cut(flow, "costly", "needed")[1]
     return [n for n in order if n in prices and ("in", n) in before and ("out", n) not in before]
 
 
 def _operations(node: Node) -> int:
     """Multiplications and additions of a node, as torch.utils.flop_counter counts them; 0 for what it does not know."""
-    source, call = _convolution_backward(node), node
-    arguments = node.args
-    if source is not None:
-        call, one = source, [i == node.args[1] for i in range(3)]
-        arguments = (*source.args[:-1], one)
-    count = flop_registry.get(getattr(call.target, "overloadpacket", None))
-    if count is None or (call.target is aten.convolution_backward.default and source is None):
+    if node.target is aten.convolution_backward.default:  # each of its results counts by itself
         return 0
-    arguments, options = map_arg((arguments, call.kwargs), lambda n: n.meta["val"])  # type: ignore[misc]
-    return int(count(*arguments, **options, out_val=call.meta["val"]))
+    source, arguments = _convolution_backward(node) or node, node.args
+    if source is not node:
+        arguments = (*source.args[:-1], [i == node.args[1] for i in range(3)])
+    count = flop_registry.get(getattr(source.target, "overloadpacket", None))
+    if count is None:
+        return 0
+    arguments, options = map_arg((arguments, source.kwargs), lambda n: n.meta["val"])  # type: ignore[misc]
+    return int(count(*arguments, **options, out_val=source.meta["val"]))
 
 
 def _elements(node: Node) -> int:
@@ -190,7 +187,7 @@ def _bytes(node: Node) -> int:
 
 
 def _can_be_kept(node: Node) -> bool:
-    """Whether it is a tensor of its own: a view would keep all that it looks at."""
+    """Whether it is a tensor with memory of its own: a view would keep the whole tensor alive."""
     return isinstance(node.meta.get("val"), Tensor) and not is_view(node)
 
 
@@ -214,10 +211,7 @@ def _rewrite_ones(program: GraphModule, node: Node) -> None:
     if not value.is_contiguous():
         return
     with program.graph.inserting_before(node):
-        ones = program.graph.call_function(
-            aten.full.default, (list(value.shape), 1), {"dtype": value.dtype, "device": value.device}
-        )
-    ones.meta["val"] = value
+        ones = call(program.graph, aten.full.default, list(value.shape), 1, dtype=value.dtype, device=value.device)
     node.replace_all_uses_with(ones)
 
 
@@ -249,7 +243,7 @@ def _return_also(program: GraphModule, nodes: list[Node]) -> None:
 
 
 def _take_also(program: GraphModule, groups: list[list[Node]]) -> None:
-    after = _placeholders(program)[-1]
+    after = program.graph.find_nodes(op="placeholder")[-1]
     for i, nodes in enumerate(groups):
         with program.graph.inserting_after(after):
             after = program.graph.placeholder(f"kept_{i}")
@@ -257,10 +251,3 @@ def _take_also(program: GraphModule, groups: list[list[Node]]) -> None:
         for node in nodes:
             node.replace_all_uses_with(after)
     simplified(program)
-
-
-def _placeholders(program: GraphModule) -> list[Node]:
-    return [node for node in program.graph.nodes if node.op == "placeholder"]
-
-
-__all__ = ["DENSITY", "alone", "hand_over"]

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._inductor as inductor
 from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from spen.gradients.compiled.convolutions import FORWARD, INPUT, WEIGHT, WIDE, Convolution, Way, ways
+from spen.gradients.compiled.convolutions import (
+    FORWARD,
+    INPUT,
+    WEIGHT,
+    WIDE,
+    Convolution,
+    Implementation,
+    implementations,
+)
+from spen.gradients.compiled.cpu import for_cpu
 from spen.gradients.compiled.fx_nodes import inlined, value_of
 from spen.gradients.compiled.pairing import paired, separate
 from spen.gradients.compiled.pointwise import without_narrow_products
@@ -28,8 +37,8 @@ class Passes:
     """What lowering may change for speed beside layout and precision; results stay the same up to rounding.
 
     ``pairs`` merges convolutions of primal and tangent by one weight; ``pointwise`` writes 1×1 convolutions from or to
-    one channel as products and sums, which fuse; ``turned`` lets a convolution run as an input gradient and the other
-    way round; ``kernels`` lets our own kernels compete with cuDNN's. Layout and kernels are chosen by measurement on a
+    one channel as products and sums, which fuse; ``turned`` lets a convolution run as an input gradient and the
+    reverse; ``kernels`` lets our own kernels compete with cuDNN's. Layout and kernels are chosen by measurement on a
     GPU, unless ``layout`` or ``prefer`` (how a kernel's name begins) is given.
     """
 
@@ -51,13 +60,15 @@ def lowered(
 ) -> Flat:
     """The program as a function of tensors like ``inputs``.
 
-    ``fuse`` hands it to torch.compile's backend (the program is traced already), with wide convolutions in
-    channels-last layout. ``precision`` is the type the operands of wide convolutions and matrix products are rounded
-    to; sums stay in the type of the inputs, and so do the narrow layers, the image among them, where rounding would
-    cost the most. ``passes`` rearranges the products first; if it is not given, fused programs on a GPU get all that
-    ``Passes()`` switches on.
+    ``fuse`` compiles it by torch.compile's backend (the program is traced already), with wide convolutions in
+    channels-last layout. ``precision`` is the type that the operands of wide convolutions and matrix products are
+    rounded to; sums stay in the type of the inputs, and so do the narrow layers, the image among them, where rounding
+    would cost the most. ``passes`` rearranges the products first. If it is not given, fused programs on a GPU get
+    ``Passes()``, and programs on a CPU that are neither fused nor rounded the rewrites of ``for_cpu``.
     """
-    if passes is None and fuse and inputs and inputs[0].is_cuda:
+    if passes is None and not fuse and precision is None and not inputs[0].is_cuda:
+        return for_cpu(program)
+    if passes is None and fuse and inputs[0].is_cuda:
         passes = Passes()
     if passes is not None:
         _rearrange(program, precision, passes, inputs[0].device)
@@ -65,6 +76,8 @@ def lowered(
         _rewrite(program, precision, torch.channels_last)
     if not fuse:
         return program
+    import torch._inductor as inductor  # takes seconds
+
     # Inductor stores what it compiled on disk only where a shape environment is known; the shapes stay constants.
     mode = FakeTensorMode(shape_env=ShapeEnv())
     with tracing(TracingContext(mode)):
@@ -72,7 +85,7 @@ def lowered(
         return inductor.compile(program, fakes)  # type: ignore[return-value]
 
 
-# ── products by the way that is fastest ──
+# ── products by the fastest implementation ──
 
 
 def _rearrange(program: GraphModule, precision: torch.dtype | None, passes: Passes, device: torch.device) -> None:
@@ -97,14 +110,15 @@ def _rearrange(program: GraphModule, precision: torch.dtype | None, passes: Pass
 
 def _chosen(
     products: dict[Node, Convolution], precision: torch.dtype | None, passes: Passes, device: torch.device
-) -> tuple[torch.memory_format, dict[Convolution, Way]]:
-    """One layout for the whole program, the one in which the best ways take the least time together."""
+) -> tuple[torch.memory_format, dict[Convolution, Implementation]]:
+    """One layout for the whole program, the one in which the best implementations take the least time in all."""
     layouts = (torch.channels_last, torch.contiguous_format) if passes.layout is None else (passes.layout,)
     if device.type == "cuda" and passes.prefer is None:
         from spen.gradients.compiled.choose import compile_kernels
 
-        every = [(p, _ways(p, layout, precision, passes), layout) for layout in layouts for p in products.values()]
-        compile_kernels(every, device, precision)
+        cases = itertools.product(products.values(), layouts)
+        wanted = [(p, _implementations(p, layout, precision, passes), layout) for p, layout in cases]
+        compile_kernels(wanted, device, precision)
     plans = [_plan(list(products.values()), layout, precision, passes, device) for layout in layouts]
     best = min(range(len(plans)), key=lambda i: plans[i][0])
     return layouts[best], plans[best][1]
@@ -116,11 +130,11 @@ def _plan(
     precision: torch.dtype | None,
     passes: Passes,
     device: torch.device,
-) -> tuple[float, dict[Convolution, Way]]:
-    """(seconds of all products, the way of each)."""
+) -> tuple[float, dict[Convolution, Implementation]]:
+    """(seconds of all products, the implementation of each)."""
     total, chosen = 0.0, {}
     for product in products:
-        found = _ways(product, layout, precision, passes)
+        found = _implementations(product, layout, precision, passes)
         name = next((n for n in found if passes.prefer is not None and n.startswith(passes.prefer)), None)
         if name is None and device.type == "cuda" and passes.prefer is None:
             from spen.gradients.compiled.choose import times
@@ -132,14 +146,14 @@ def _plan(
     return total, chosen
 
 
-def _ways(
+def _implementations(
     product: Convolution, layout: torch.memory_format, precision: torch.dtype | None, passes: Passes
-) -> dict[str, Way]:
-    return ways(product, layout, precision, turned=passes.turned, kernels=passes.kernels)
+) -> dict[str, Implementation]:
+    return implementations(product, layout, precision, turned=passes.turned, kernels=passes.kernels)
 
 
 def _product(node: Node) -> Convolution | None:
-    """What a node computes, if it is a product that there are ways for; gradients are told by the getitem."""
+    """The product that a node computes, if there are implementations of it; a gradient is known by its getitem."""
     source: Any = node
     kind = FORWARD
     if node.target is operator.getitem:
@@ -175,7 +189,7 @@ def _plus_bias(result: Tensor, bias: Tensor) -> Tensor:
     return result + bias.view(1, -1, 1, 1)
 
 
-# ── as they are, in one layout ──
+# ── every other product, in one layout ──
 
 
 def _rewrite(program: GraphModule, precision: torch.dtype | None, layout: torch.memory_format) -> None:

@@ -212,7 +212,7 @@ def narrow_forward(
     padding: list[int],
     last: bool,
     config: list[int],
-) -> Tensor:  # (B, C, H, W), channels last if asked
+) -> Tensor:  # (B, C, H, W), channels last if ``last``
     """z[c, h, w] = Σ_{kh,kw} a[h + kh − ph, w + kw − pw] W[c, kh, kw]."""
     module = kernels()
     if not image.is_contiguous() or not weight.is_contiguous() or not usable(image):

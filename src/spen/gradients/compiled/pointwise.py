@@ -1,4 +1,4 @@
-"""1×1 convolutions from or to one channel as products and sums: they fuse with what stands around them.
+"""1×1 convolutions from or to one channel as products and sums: they fuse with the operations around them.
 
 An energy that ends in Σ_c w_c h_c spends more on moving h to a convolution and back than on computing it.
 """

@@ -1,4 +1,4 @@
-"""Take out of a traced derivative what is known to be zero, and what nobody asked for.
+"""Remove from a traced derivative what is known to be zero, and what is not used.
 
 Forward-mode differentiation gives every constant a tangent of zeros and convolves it all the same; a convolution's
 backward computes the gradient of weights that are not wanted. On the deep prior this is half of the work.
@@ -7,12 +7,13 @@ backward computes the gradient of weights that are not wanted. On the deep prior
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
-from spen.gradients.compiled.fx_nodes import writes
+from spen.gradients.compiled.fx_nodes import call, writes
 
 aten = torch.ops.aten
 
@@ -66,6 +67,31 @@ def simplified(program: GraphModule) -> GraphModule:
     return program
 
 
+def ancestors(nodes: Sequence[Node], until: Sequence[Node] = ()) -> set[Node]:
+    """Some nodes and all that they are computed from; nothing behind the nodes ``until``."""
+    found, stack = set(until), list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def part_of(program: GraphModule, inputs: Sequence[Node], results: Sequence[Node]) -> GraphModule:
+    """A program of its own for some results, from nodes that become its inputs."""
+    needed = ancestors(results, inputs)
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in program.graph.nodes:
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output([copies[node] for node in results])
+    return simplified(GraphModule(program, graph))
+
+
 def _drop_zeros(program: GraphModule) -> None:
     zeros: set[Node] = set()
     for node in list(program.graph.nodes):
@@ -91,10 +117,7 @@ def _give_memory(program: GraphModule, node: Node) -> None:
     if node.target is not aten.expand.default or not isinstance(value, torch.Tensor) or not node.users:
         return
     with program.graph.inserting_before(node):
-        full = program.graph.call_function(
-            aten.full.default, (list(value.shape), 0), {"dtype": value.dtype, "device": value.device}
-        )
-    full.meta["val"] = value.new_empty(value.shape)
+        full = call(program.graph, aten.full.default, list(value.shape), 0, dtype=value.dtype, device=value.device)
     node.replace_all_uses_with(full)
 
 

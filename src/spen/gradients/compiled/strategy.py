@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,19 +14,16 @@ from torch import Tensor, nn
 
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential
-from spen.gradients.checkpointed import Checkpointed
-from spen.gradients.compiled.shapes import Key, modes, signature
+from spen.gradients.compiled.cuda_graphs import Recorder
+from spen.gradients.compiled.guards import Guarded, Key, NotTraceable, key_of, signature
 from spen.gradients.forward_over_reverse import ForwardOverReverse
-from spen.gradients.random_state import generators, same
-from spen.gradients.replay import Replayed, Tape, refuse_replica, replayed_by
+from spen.gradients.replay import Checkpointed, Replayed, Tape, refuse_replica, replayed_by
 from spen.gradients.second_order import require_known_tensors
-from spen.gradients.snapshots import untouched
+from spen.gradients.snapshots import generators, same, untouched
 from spen.protocols import GradientStrategy
 from spen.tensors import flatten, unflatten
 
 if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
-    from spen.gradients.compiled.cuda_graphs import Recorder
-    from spen.gradients.compiled.guards import Guarded
     from spen.gradients.compiled.trace import Bound, Program
 
 
@@ -83,25 +81,17 @@ class Compiled(GradientStrategy):
         self._slots: weakref.WeakKeyDictionary[nn.Module, dict[Key, _Slot]] = weakref.WeakKeyDictionary()
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
-        plain = start.shape[0] == 0 or descend.rule.backtracks is not None
-        if torch.is_autocast_enabled(start.device.type) or plain or torch.compiler.is_compiling():
-            return self.through.run(descend, potential, start)
-        ready = self._program(descend, potential, start)
+        ready = None if _is_plain(descend, start) else self._program(descend, potential, start)
         if ready is None:
             return self.through.run(descend, potential, start)
         masked = replace(descend, masked=True)
         if ready.recorder is not None:
             return ready.recorder.run(masked, potential, ready, start)
-        bound = ready.bound
-        tape = Tape(masked, ready.cut, bound.product, None, bound.gradient, self.keep, check=bound.require_unchanged)
-        return replayed_by(tape, potential, start)
+        return replayed_by(ready.tape(masked, self.keep), potential, start)
 
     def predict(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
-        """The descent as one CUDA graph, after ``patience`` batches of a shape; plainly on a CPU."""
-        on_gpu = start.device.type == "cuda" if self.graphs is None else self.graphs
-        if not on_gpu or torch.is_autocast_enabled(start.device.type) or torch.compiler.is_compiling():
-            return super().predict(descend, potential, start)
-        if start.shape[0] == 0 or descend.rule.backtracks is not None or potential.energy in self._plain:
+        """The descent as one CUDA graph, after ``patience`` batches of a shape; without a program on a CPU."""
+        if not self._uses_graphs(start) or _is_plain(descend, start) or potential.energy in self._plain:
             return super().predict(descend, potential, start)
         try:
             ready = self._program(descend, potential, start, differentiated=False)
@@ -111,29 +101,28 @@ class Compiled(GradientStrategy):
             self._plain.add(potential.energy)
         return super().predict(descend, potential, start)
 
+    def _uses_graphs(self, start: Tensor) -> bool:
+        return start.is_cuda if self.graphs is None else self.graphs
+
     def _program(
         self, descend: Descend, potential: Potential, start: Tensor, *, differentiated: bool = True
     ) -> Ready | None:
         """The program for the present state of the energy, with the tensors it reads now; None: not yet."""
         refuse_replica(potential)
-        slots = self._slots.get(potential.energy)
-        if slots is None:
-            slots = self._slots[potential.energy] = {}
-        cut, key = _cut(potential)
-        key = (differentiated, signature(start), descend.keep_gradients, descend.stop is None, *key)
-        slot = slots.get(key)
-        if slot is None:
-            slot = slots[key] = _Slot()
+        slots = self._slots.setdefault(potential.energy, {})
+        leaves, structure = flatten(potential.features)
+        key = (differentiated, signature(start), descend.keep_gradients, descend.stop is None)
+        slot = slots.setdefault((*key, *key_of(leaves, structure)), _Slot())
         if slot.energy is None:
             slot.met += 1
             if slot.met <= self.patience or sum(s.energy is not None for s in slots.values()) >= self.shapes:
                 return None
+        cut = replace(potential, features=unflatten(map(_cut, leaves), structure))
         return self._found(slot, descend, cut, start, differentiated)
 
     def _found(self, slot: _Slot, descend: Descend, cut: Potential, start: Tensor, differentiated: bool) -> Ready:
-        from spen.gradients.compiled.chunks import Chunks
-        from spen.gradients.compiled.guards import Guarded
-        from spen.gradients.compiled.trace import Bound, evaluate
+        from spen.gradients.compiled.lower import lowered
+        from spen.gradients.compiled.trace import Bound, Chunks, Program, evaluate
 
         chunks = Chunks(start.shape[0], self.rows)
         one = cut if chunks.number == 1 else cut.detached(torch.arange(chunks.size, device=start.device))
@@ -142,30 +131,31 @@ class Compiled(GradientStrategy):
                 z = descend.domain.enter(start.detach())
                 whole = descend.point(z, descend.domain.output(z))
             slot.point = whole[: chunks.size].detach().requires_grad_()
-            self._look(one, slot.point, differentiated)
+            self._evaluate(one, slot.point, differentiated)
             slot.energy = Guarded(evaluate, f"the energy {type(cut.energy).__name__}")
-        # Guards look at the type and shape of the point, not at its values: any will do.
+        # Guards depend on the type and shape of the point, not on its values: that of an earlier batch serves.
         with torch.enable_grad():
             entry, tensors = slot.energy(cut.energy, cut.view, slot.point, one.features)
         if entry.built is None or not entry.built.roles.fits(one, tensors):
             product = self.through.product if differentiated else None
+            fuse = start.is_cuda if self.fuse is None else self.fuse
+            lowering = partial(lowered, fuse=fuse, precision=self.precision)
+            keep = self.keep > 0 and differentiated
             with untouched(start.device, cut.energy):
-                plain = self._look(one, slot.point, differentiated)
-                program = self._made(entry.graph, one, slot.point, tensors, product, chunks)
+                plain = self._evaluate(one, slot.point, differentiated)
+                program = Program(entry.graph, one, slot.point, tensors, product, lowering, keep=keep, chunks=chunks)
                 if plain is not None:
                     program.require_same(tensors, one, slot.point, plain, slot.energy.name)
             entry.built = program
-        program = entry.built
-        bound = Bound(program, tensors)
-        graphs = start.device.type == "cuda" if self.graphs is None else self.graphs
-        if not graphs or not program.capturable:
-            return Ready(bound, cut, None, ())
+        bound = Bound(entry.built, tensors)
+        if not self._uses_graphs(start) or not bound.program.capturable:
+            return Ready(bound, cut)
         return self._captured(slot, descend, bound, cut, start)
 
-    def _look(self, potential: Potential, point: Tensor, differentiated: bool) -> tuple[Tensor, Tensor] | None:
-        """Evaluate the energy plainly: its own errors are shown as they are, and what a program would get wrong.
+    def _evaluate(self, potential: Potential, point: Tensor, differentiated: bool) -> tuple[Tensor, Tensor] | None:
+        """(∇E, E) without a program: errors of the energy itself, and of tensors that no gradient would reach.
 
-        None: it draws random numbers, and is another function every time.
+        None: the energy draws random numbers, and a second evaluation has other values.
         """
         before = generators(point.device)
         found = potential.gradient(point, partial(require_known_tensors, twice=True) if differentiated else None)
@@ -173,10 +163,6 @@ class Compiled(GradientStrategy):
 
     def _captured(self, slot: _Slot, descend: Descend, bound: Bound, cut: Potential, start: Tensor) -> Ready:
         """A CUDA graph holds the loop too: what rule, domain and stop read is guarded like the energy."""
-        from spen.gradients.compiled.cuda_graphs import Recorder
-        from spen.gradients.compiled.guards import Guarded
-        from spen.gradients.compiled.not_traceable import NotTraceable
-
         if slot.loop is None:
             results = 1 + (0 if descend.stop is None else descend.rule.steps)
             slot.loop = Guarded(walk, "the descent", results)
@@ -185,66 +171,36 @@ class Compiled(GradientStrategy):
             with torch.enable_grad():
                 entry, tensors = slot.loop(descend.domain, descend.rule, descend.stop, leaf)
         except NotTraceable:
-            return Ready(bound, cut, None, ())
+            return Ready(bound, cut)
         addresses = (*bound.addresses(), *(t.data_ptr() for t in tensors if t is not leaf))
-        recorder = slot.recorders.get((bound.program, entry))
-        if recorder is None:
-            recorder = slot.recorders[bound.program, entry] = Recorder(keep=self.keep)
+        recorder = slot.recorders.setdefault((bound.program, entry), Recorder(keep=self.keep))
         return Ready(bound, cut, recorder, addresses)
 
-    def _made(
-        self, graph: Any, potential: Potential, point: Tensor, tensors: tuple[Tensor, ...], product: Any, chunks: Any
-    ) -> Program:
-        from spen.gradients.compiled.cpu import for_cpu
-        from spen.gradients.compiled.lower import lowered
-        from spen.gradients.compiled.trace import Program
-
-        on_gpu = point.device.type == "cuda"
-        fuse = on_gpu if self.fuse is None else self.fuse
-
-        def lowering(traced: Any, inputs: list[Tensor]) -> Any:
-            if not on_gpu and not fuse and self.precision is None:
-                return for_cpu(traced)
-            return lowered(traced, inputs, fuse=fuse, precision=self.precision)
-
-        keep = self.keep > 0 and product is not None
-        return Program(graph, potential, point, tensors, product, lowering, keep=keep, chunks=chunks)
-
     def programs(self, energy: nn.Module) -> list[Program]:
-        """All that were made for an energy."""
+        """All programs that were made for an energy."""
         slots = self._slots.get(energy, {}).values()
         entries = [entry for slot in slots if slot.energy is not None for entry in slot.energy.entries]
         return [entry.built for entry in entries if entry.built is not None]
 
     def forget(self) -> None:
-        """Let go of all programs and of the memory that their graphs hold."""
+        """Free all programs and the memory of their CUDA graphs."""
         self._slots.clear()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
-        return self.__class__(**self._options())  # programs belong to the energy they were made for
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self._options(),)
-
-    def _options(self) -> dict[str, Any]:
         names = ("through", "keep", "rows", "precision", "fuse", "graphs", "patience", "shapes")
-        return {name: getattr(self, name) for name in names}
+        # Programs belong to the energy they were made for: copies have none.
+        return partial(Compiled, **{name: getattr(self, name) for name in names}), ()
 
     def __repr__(self) -> str:
         given = [f"keep={self.keep:g}"] if self.keep else []
-        given += [f"rows={self.rows}"] if self.rows is not None else []
-        given += [f"precision={self.precision}"] if self.precision is not None else []
-        given += [f"{n}={getattr(self, n)}" for n in ("fuse", "graphs") if getattr(self, n) is not None]
+        names = ("rows", "precision", "fuse", "graphs")
+        given += [f"{n}={getattr(self, n)}" for n in names if getattr(self, n) is not None]
         return f"Compiled({', '.join([str(self.through), *given])})"
-
-
-def _again(options: dict[str, Any]) -> Compiled:
-    return Compiled(**options)
 
 
 @dataclass
 class _Slot:
-    """What is known for inputs of one shape."""
+    """The programs for inputs of one shape."""
 
     met: int = 0
     point: Tensor | None = None  # of the shape of those where the gradient is taken
@@ -259,12 +215,21 @@ class Ready:
 
     bound: Bound
     cut: Potential  # with features of its own, cut off from F
-    recorder: Recorder | None
-    addresses: tuple[int, ...]
+    recorder: Recorder | None = None
+    addresses: tuple[int, ...] = ()
+
+    def tape(self, descend: Descend, keep: float) -> Tape:
+        """The tape of a descent with the program in the place of the energy."""
+        bound = self.bound
+
+        def check(cotangents: Sequence[Tensor | None]) -> None:
+            bound.require_unchanged()
+
+        return Tape(descend, self.cut, bound.product, None, bound.gradient, keep, check=check)
 
 
 def walk(domain: Any, rule: Any, stop: Any, start: Tensor) -> list[Tensor]:
-    """What is traced to learn what a descent reads beside the energy."""
+    """The loop without the energy, traced to find what else a descent reads."""
     z = domain.enter(start)
     y = domain.output(z)
     state = rule.begin(z)
@@ -278,20 +243,14 @@ def walk(domain: Any, rule: Any, stop: Any, start: Tensor) -> list[Tensor]:
     return [y, *seen]
 
 
-def _cut(potential: Potential) -> tuple[Potential, Key]:
-    """The potential with features cut off from F, and what programs depend on in them, in one pass over the tree.
+def _is_plain(descend: Descend, start: Tensor) -> bool:
+    """Whether no program can run this descent."""
+    lowered = torch.is_autocast_enabled(start.device.type)
+    return start.shape[0] == 0 or descend.rule.backtracks is not None or lowered or torch.compiler.is_compiling()
 
-    Numbers of numpy become Python's, which they are equal to: Dynamo takes them for tensors.
-    """
-    leaves, structure = flatten(potential.features)
-    own: list[Any] = []
-    key: list[Any] = [structure]
-    for leaf in leaves:
-        if isinstance(leaf, Tensor):
-            own.append(leaf.detach().requires_grad_(leaf.requires_grad))
-            key.append((*signature(leaf), leaf.stride()))
-        else:
-            own.append(leaf.item() if isinstance(leaf, np.generic) else leaf)
-            key.append(leaf)
-    key.append(modes())
-    return replace(potential, features=unflatten(own, structure)), tuple(key)
+
+def _cut(leaf: Any) -> Any:
+    """A tensor cut off from F. A number of numpy becomes Python's, which is equal: Dynamo takes it for a tensor."""
+    if isinstance(leaf, Tensor):
+        return leaf.detach().requires_grad_(leaf.requires_grad)
+    return leaf.item() if isinstance(leaf, np.generic) else leaf

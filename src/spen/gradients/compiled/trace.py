@@ -6,22 +6,22 @@ captured, and an energy that is compiled this way never has to be differentiated
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spen.descent.potential import Potential, identity, score
-from spen.gradients.compiled.chunks import Chunks, silenced
 from spen.gradients.compiled.fx_nodes import is_view, writes
-from spen.gradients.compiled.guards import Guarded
-from spen.gradients.compiled.keep import alone, hand_over
+from spen.gradients.compiled.guards import INSTEAD, Guarded, NotTraceable, reason
+from spen.gradients.compiled.keep import cache_results, only_cached
 from spen.gradients.compiled.norms import written_out
-from spen.gradients.compiled.not_traceable import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.simplify import simplified, speaks_to_host
 from spen.gradients.second_order import NotTwiceDifferentiable, Products, unknown_tensor
 from spen.tensors import tensors_of
@@ -41,7 +41,7 @@ class Roles:
 
     @classmethod
     def of(cls, potential: Potential, point: Tensor, tensors: tuple[Tensor, ...]) -> Roles:
-        """By identity: Dynamo hands over the tensors themselves."""
+        """By identity: Dynamo returns the tensors themselves."""
         place = {id(tensor): i for i, tensor in enumerate(tensors)}
         if id(point) not in place:
             raise ValueError("the energy does not depend on y: it has no gradient to descend")
@@ -60,10 +60,50 @@ class Roles:
         return all(n < len(learned) and tensors[i] is learned[n] for n, i in self.learned)
 
 
+@dataclass(frozen=True)
+class Chunks:
+    """Rows 0 … ``batch`` in as few chunks as ``most`` rows each allow, all of ``size`` rows.
+
+    Where they do not come out even, the last chunk begins with rows of the one before: these count once.
+    """
+
+    batch: int
+    most: int | None = None
+
+    @property
+    def number(self) -> int:
+        return 1 if self.most is None else max(1, -(-self.batch // self.most))
+
+    @property
+    def size(self) -> int:
+        return -(-self.batch // self.number)
+
+    def __iter__(self) -> Iterator[tuple[slice, int]]:
+        """(the rows of a chunk, how many of its first rows have been in the chunk before)."""
+        begin = 0
+        while begin < self.batch:
+            first = min(begin, self.batch - self.size)
+            yield slice(first, first + self.size), begin - first
+            begin += self.size
+
+    def joined(self, parts: Sequence[Tensor]) -> Tensor:
+        """One tensor of all rows from the results of the chunks."""
+        if len(parts) == 1:
+            return parts[0]
+        return torch.cat([part[again:] for part, (_, again) in zip(parts, self, strict=True)])
+
+
+def zeroed(direction: Tensor, again: int) -> Tensor:
+    """A direction that is zero in the rows that an earlier chunk has counted."""
+    if not again:
+        return direction
+    return torch.cat([torch.zeros_like(direction[:again]), direction[again:]])
+
+
 class Program:
     """∇E and the products of one strategy, from the graph of one energy for inputs of one shape.
 
-    Every tensor that the energy reads is an input. With ``keep``, ∇E hands its expensive results over to the products
+    Every tensor that the energy reads is an input. With ``keep``, expensive results of ∇E are cached for the products
     (``keep.py``). With ``rows``, the batch goes through in chunks of so many examples at most, and the graph is that of
     one chunk. Without ``product`` there is ∇E alone.
     """
@@ -119,18 +159,18 @@ class Program:
         self.constant = [i for n, i in enumerate(self._order, start=1) if n not in written]
         """The tensors beside the point that the energy only reads, by their number among the inputs of its graph."""
         self.capturable = not any(speaks_to_host(graph) for graph in graphs)
-        """Whether a CUDA graph may hold the programs: nothing in them waits for the device or reads host memory."""
-        self.kept = hand_over(graphs[0], graphs[1]) if keep else 0
-        """How many results of ∇E the products take over; 0 too where none is expensive."""
+        """Whether a CUDA graph may hold the programs: no operation in them synchronises or reads host memory."""
+        self.kept = cache_results(graphs[0], graphs[1]) if keep else 0
+        """The number of results of ∇E that are cached for the products; 0 too where none is expensive."""
         with torch.no_grad():
             # Before the programs are lowered, which may change them in place.
-            self._kept = lowering(alone(graphs[0], self.kept), both[0]) if self.kept else None
+            self._kept = lowering(only_cached(graphs[0], self.kept), both[0]) if self.kept else None
             self._gradient = lowering(graphs[0], both[0])
             known = self._gradient(*both[0])[2:] if self.kept else []  # as they come, in the layout they have
             self._product = lowering(graphs[1], [*both[1], *known]) if product is not None else None
 
     def gradient(self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
-        """(∇E, E) at a point, and what the product there wants back."""
+        """(∇E, E) at a point, and the results to be cached for the product there."""
         if (tuple(point.shape[1:]), point.dtype) != self._point:
             raise RuntimeError(
                 f"the domain returns examples of shape {tuple(point.shape[1:])} and {point.dtype}, but the program was "
@@ -145,7 +185,7 @@ class Program:
     def product(
         self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor, direction: Tensor, *kept: Tensor
     ) -> Products:
-        """H v and ∂⟨v, ∇E⟩ for the features and parameters of the potential. Nothing ``kept``: it is computed again."""
+        """H v and ∂⟨v, ∇E⟩ for the features and parameters of the potential. Nothing ``kept``: it is recomputed."""
         assert self._product is not None
         inputs = [point.detach().contiguous(), direction.contiguous(), *self._inputs(tensors, potential)]
         known, here = iter(kept), sum(self._present[: self._per_example])
@@ -154,11 +194,11 @@ class Program:
         with torch.no_grad():
             for rows, again in self.chunks:
                 at, towards, *others = self._cut(inputs, rows, 2 + self._moving)
-                handed = [next(known) for _ in range(self.kept)] if kept else []
+                cached = [next(known) for _ in range(self.kept)] if kept else []
                 if self._kept is not None and not kept:
-                    handed = self._kept(at, *others)
-                found = self._product(at, silenced(towards, again), *others, *handed)
-                del handed
+                    cached = self._kept(at, *others)
+                found = self._product(at, zeroed(towards, again), *others, *cached)
+                del cached
                 rows_of.append(list(found[:here]))
                 sums = torch._foreach_add(sums, list(found[here:])) if sums else list(found[here:])  # type: ignore[assignment]
             joined = iter([*(self.chunks.joined(parts) for parts in zip(*rows_of, strict=True)), *sums])
@@ -197,7 +237,7 @@ class Program:
         return [*(t[rows] for t in inputs[:moving]), *inputs[moving:]]
 
     def _inputs(self, tensors: tuple[Tensor, ...], potential: Potential) -> list[Tensor]:
-        """The features as they are in the potential, and the other tensors that were handed over."""
+        """The features as they are in the potential, and the other tensors that the energy reads."""
         leaves = tensors_of(potential.features)
         features = [leaves[n].detach() for n, _ in self.roles.features]
         return [*features, *(tensors[i] for i in self._order[self._moving :])]
@@ -266,7 +306,7 @@ class Bound:
         keep: bool = False,
         chunks: Chunks | None = None,
     ) -> Bound:
-        """A new program for an energy as it is now."""
+        """A new program for the present state of an energy."""
         cut, leaf = potential.detached(), point.detach().requires_grad_()
         guarded = Guarded(evaluate, f"the energy {type(potential.energy).__name__}")
         with torch.enable_grad():
@@ -313,7 +353,10 @@ def _targets(potential: Potential, roles: Roles, tensors: tuple[Tensor, ...]) ->
 def traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], name: str) -> GraphModule:
     """The operations of a function, derivatives within it included, as a graph. ``name`` is for the error."""
     try:
-        return simplified(_pure(make_fx(function, decomposition_table=_WITH_MEMORY)(*inputs)))
+        # One fake mode for all results: without it make_fx makes one for each, which takes a third of the time.
+        with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+            program = make_fx(function, decomposition_table=_WITH_MEMORY)(*inputs)
+        return simplified(_pure(program))
     except NotTwiceDifferentiable:
         raise
     except Exception as error:
@@ -323,7 +366,7 @@ def traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], name: st
 def _with_memory(operation: Callable[..., Tensor]) -> Callable[..., Any]:
     def applied(tensor: Tensor, *others: Any) -> Any:
         if not tensor._is_zerotensor():
-            return NotImplemented  # traced as it is
+            return NotImplemented  # traced without a change
         return operation(torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device), *others)
 
     return applied
@@ -335,7 +378,7 @@ _WITH_MEMORY = {o: _with_memory(o) for o in (torch.ops.aten.mul.Scalar, torch.op
 
 
 def _pure(program: GraphModule) -> GraphModule:
-    """Writes into results that nobody looks at later, as new results: the tangent of a softmax is divided in place.
+    """In-place operations on results that are not read later, as operations with new results (a softmax's tangent).
 
     Views become reshapes: what was one piece of memory may not be in another layout.
     """
@@ -349,12 +392,11 @@ def _pure(program: GraphModule) -> GraphModule:
             if hasattr(new, overload):
                 node.target = getattr(new, overload)
         seen.add(node)
-    program.recompile()
     return program
 
 
 def _is_last(node: Node, written: Any, seen: set[Node]) -> bool:
-    """Whether ``node`` alone still uses what it writes into, and nothing else looks at that memory."""
+    """Whether ``node`` is the last user of what it writes into, which has no views."""
     if not isinstance(written, Node) or written.op != "call_function" or is_view(written):
         return False
     return all(user in seen and not is_view(user) for user in written.users if user is not node)
