@@ -111,8 +111,8 @@ class LBFGS(StepRule):
     def begin(self, z: Tensor) -> State:
         return ()
 
-    # The state is the last memory + 1 pairs (z, g), oldest first: the differences follow from it, and states of
-    # consecutive steps share their tensors, so a step adds one gradient and the iterate that is stored anyway.
+    # The state is the last memory + 1 pairs (z, g), oldest first, from which the differences are computed. States of
+    # consecutive steps share their tensors, so a step adds one gradient; its iterate is stored in any case.
     def update(self, t: int, z: Tensor, gradient: Tensor, state: State) -> tuple[Tensor, State]:
         after = (*state, z, gradient)[-2 * (self.memory + 1) :]
         points, gradients = after[0::2], after[1::2]
@@ -167,7 +167,7 @@ class LearnedOptimizer(StepRule):
     Every coordinate of y has ``width`` numbers of memory and the same weights, so the rule serves outputs of any
     shape. The network sees the gradient in units of ``scale`` s, through asinh, which keeps small and large ones
     apart. w starts at 0: before learning this is gradient descent of ``rate``. As the paper says of such rules
-    (Sec. 4), what they do with an energy is theirs to decide: nothing makes a step lower it.
+    (Sec. 4), a step need not lower the energy.
     """
 
     def __init__(self, steps: int, rate: float = 0.1, *, width: int = 8, scale: float = 1.0) -> None:
@@ -200,7 +200,7 @@ class LearnedOptimizer(StepRule):
 
 
 class Extended(StepRule):
-    """``steps`` steps of another rule: more than its own T repeat the last one with its rate, fewer leave some out."""
+    """``steps`` steps of another rule: further steps than its own repeat the last one with its rate."""
 
     def __init__(self, rule: StepRule, steps: int, *, backtracks: int | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""argmin_y E(y; F(x)) with more computation than the model was trained with: longer descents, and restarts.
+"""argmin_y E(y; F(x)) with more computation than in training: longer descents, and restarts.
 
 restart r    y^r = the descent from Init(F(x)) for r = 0, from a perturbed or random start for r ≥ 1
 answer       y^r of the lowest E(y^r), for each example by itself
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spen.arguments import require_function
+from spen.descent.trajectory import Trajectory
 from spen.gradients.replay import Checkpointed
 from spen.minimizer import Minimizer
 from spen.protocols import Convergence
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
 __all__ = ["Found", "search"]
 
 Check = Callable[[Tensor, Any], Tensor]  # (y, x) -> (B,) bool: which answers are right
-Score = Callable[[Tensor, Any], Tensor]  # (y, x) -> (B,): the lowest is kept
+Score = Callable[[Tensor, Any], Tensor]  # (y, x) -> (B,): the lowest is selected
 
 
 @dataclass(frozen=True)
 class Found:
-    """The best answer of R descents for each of B examples, and what was tried for it."""
+    """The best answer of R descents for each of B examples, and the energies and steps of all of them."""
 
     output: Tensor
     """(B, …): the answers."""
     selected: Tensor
     """(B,): which restart each answer came from; 0 is the descent from Init itself."""
     energies: Tensor
-    """(R, B): the energy that each restart ended with; NaN where none was needed."""
+    """(R, B): the energy that each restart ended with; NaN for restarts that were not needed."""
     steps_used: Tensor
-    """(R, B): the steps that each restart took; 0 where none was needed."""
+    """(R, B): the steps that each restart took; 0 for restarts that were not needed."""
     solved: Tensor | None
     """(B,) bool: which answers pass the check; None without one."""
 
@@ -70,15 +71,15 @@ def search(
     rows: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Found:
-    """Descend ``restarts`` times and keep the answer of the lowest energy for each example.
+    """Descend ``restarts`` times and return the answer of the lowest energy for each example.
 
-    ``steps`` may go past the trained T: the last step is repeated with its rate. The first descent begins at
+    ``steps`` may exceed the trained T: the last step is repeated with its rate. The first descent begins at
     Init(F(x)), the others at Init(F(x)) + ``noise``·N(0, 1) or, with ``start="random"``, at ``noise``·N(0, 1), in
-    whatever Init returns (logits, over a simplex). ``select`` may be a function (y, x) -> (B,) whose lowest value is
-    kept instead of the energy. ``solved``, a function (y, x) -> (B,) of truth values, ends the descents and restarts of
+    whatever Init returns (logits, over a simplex). ``select`` may be a function (y, x) -> (B,), which is minimised
+    instead of the energy. ``solved``, a function (y, x) -> (B,) of truth values, ends the descents and restarts of
     an example; an answer that passes it is preferred to any that does not. ``stop`` and ``backtracks`` replace those of
-    the minimiser. At most ``rows`` descents run at once (None: as many as there are examples); the answers do
-    not depend on it. Random numbers come from ``generator``, which must be one of the CPU, or from torch's own.
+    the minimiser. At most ``rows`` descents run at once (None: the batch size); the answers do not depend on it. Random
+    numbers come from ``generator``, which must be on the CPU, or from torch's default generator.
     """
     _check(model, restarts, noise, start, select, solved, rows)
     features = model.features(x)
@@ -86,74 +87,60 @@ def search(
     if torch.is_autocast_enabled(begin.device.type) and begin.dtype.itemsize < 4:
         begin = begin.float()  # as the minimiser does
     batch = begin.shape[0]
+    size = rows or batch
     domain = model.minimizer.domain
-    tried = _Tried(begin, domain.output(domain.enter(begin)).clone(), restarts, solved is not None)
-    open_rows, r = torch.arange(batch, device=begin.device), 0
-    while r < restarts and len(open_rows):
-        # The first alone: where a check passes, there are no others.
-        count = 1 if r == 0 else min(restarts - r, max(1, (rows or batch) // len(open_rows)))
-        starts = torch.cat([_start(begin, i, noise, start, generator)[open_rows] for i in range(r, r + count)])
-        owners = open_rows.repeat(count)
-        numbers = torch.arange(r, r + count, device=begin.device).repeat_interleave(len(open_rows))
-        size = rows or batch
-        for first in range(0, len(owners), size):
-            at, which = owners[first : first + size], numbers[first : first + size]
-            inputs = select_rows(x, at)
+    best = _Best(domain.output(domain.enter(begin)).clone(), restarts)
+    unsolved, r = torch.arange(batch, device=begin.device), 0
+    while r < restarts and len(unsolved):
+        # The first restart runs alone: examples that it solves need no others.
+        count = 1 if r == 0 else min(restarts - r, max(1, size // len(unsolved)))
+        starts = torch.cat([_start(begin, i, noise, start, generator)[unsolved] for i in range(r, r + count)])
+        examples = unsolved.repeat(count)
+        numbers = torch.arange(r, r + count, device=begin.device).repeat_interleave(len(unsolved))
+        for first in range(0, len(examples), size):
+            chunk = slice(first, first + size)
+            inputs = select_rows(x, examples[chunk])
             minimizer = _minimizer(model.minimizer, steps, stop, solved, inputs, backtracks)
-            path = minimizer(model.energy, select_rows(features, at), starts[first : first + size])
+            path = minimizer(model.energy, select_rows(features, examples[chunk]), starts[chunk])
             scores = path.energies[-1] if isinstance(select, str) else select(path.output, inputs)
-            right = None if solved is None else solved(path.output, inputs)
-            tried.note(which, at, path.output, path.energies[-1], path.steps_used, scores, right)
+            right = torch.zeros_like(scores, dtype=torch.bool) if solved is None else solved(path.output, inputs)
+            best.update(numbers[chunk], examples[chunk], path, scores, right)
         r += count
         if solved is not None:
-            open_rows = (~tried.solved).nonzero().squeeze(1)
-    return tried.found()
+            unsolved = (~best.solved).nonzero().squeeze(1)
+    return Found(best.output, best.selected, best.energies, best.steps_used, None if solved is None else best.solved)
 
 
-class _Tried:
-    """What has been tried so far, and the best of it."""
+class _Best:
+    """The best answer so far for each example, and the energies and steps of all restarts."""
 
-    def __init__(self, begin: Tensor, output: Tensor, restarts: int, checked: bool) -> None:
-        batch, device = begin.shape[0], begin.device
-        self.checked = checked
+    def __init__(self, output: Tensor, restarts: int) -> None:
+        batch, device = output.shape[0], output.device
         self.output = output
-        self.energies = begin.new_full((restarts, batch), torch.nan)
-        self.scores = begin.new_full((batch,), torch.inf)
+        self.energies = output.new_full((restarts, batch), torch.nan)
+        self.scores = output.new_full((batch,), torch.inf)
         self.steps_used = torch.zeros(restarts, batch, dtype=torch.long, device=device)
         self.selected = torch.zeros(batch, dtype=torch.long, device=device)
         self.solved = torch.zeros(batch, dtype=torch.bool, device=device)
 
-    def note(
-        self,
-        which: Tensor,
-        at: Tensor,
-        y: Tensor,
-        energies: Tensor,
-        steps: Tensor,
-        scores: Tensor,
-        right: Tensor | None,
-    ) -> None:
-        """Descents number ``which`` of the examples ``at``. One example may come several times, in order."""
-        self.energies[which, at], self.steps_used[which, at] = energies.to(self.energies.dtype), steps
-        right = torch.zeros_like(at, dtype=torch.bool) if right is None else right
+    def update(self, numbers: Tensor, examples: Tensor, path: Trajectory, scores: Tensor, right: Tensor) -> None:
+        """Add one descent per row: the number of the restart, the example, and the results. Restarts come in order."""
+        self.energies[numbers, examples] = path.energies[-1].to(self.energies.dtype)
+        self.steps_used[numbers, examples] = path.steps_used
         scores = scores.to(self.scores.dtype).nan_to_num(nan=torch.inf)
-        for r in which.unique().tolist():
-            own = which == r
-            rows, new = at[own], right[own]
-            # The first that is solved stays: whether there are others depends on how many run at once.
-            better = ~self.solved[rows] & (new | (scores[own] < self.scores[rows]))
-            if r == 0:
-                better = torch.ones_like(better)
-            kept = rows[better]
-            self.output[kept], self.scores[kept] = y[own][better], scores[own][better]
-            self.selected[kept], self.solved[kept] = r, new[better]
-
-    def found(self) -> Found:
-        return Found(self.output, self.selected, self.energies, self.steps_used, self.solved if self.checked else None)
+        for r in numbers.unique().tolist():
+            own = numbers == r
+            rows = examples[own]
+            # The first solution stays: whether there are later ones depends on how many restarts run at once.
+            better = ~self.solved[rows] & (right[own] | (scores[own] < self.scores[rows]))
+            better = better | (r == 0)
+            at = rows[better]
+            self.output[at], self.scores[at] = path.output[own][better], scores[own][better]
+            self.selected[at], self.solved[at] = r, right[own][better]
 
 
 def _start(begin: Tensor, r: int, noise: float, kind: str, generator: torch.Generator | None) -> Tensor:
-    """Where restart r begins, for all examples: what one of them gets does not depend on which others are left."""
+    """Where restart r begins, drawn for all examples, so that it does not depend on which of them are unsolved."""
     if r == 0:
         return begin
     drawn = noise * torch.randn(begin.shape, generator=generator, dtype=begin.dtype).to(begin.device)
@@ -161,7 +148,7 @@ def _start(begin: Tensor, r: int, noise: float, kind: str, generator: torch.Gene
 
 
 class _Solved:
-    """An example has arrived if the check passes, or where another rule says so."""
+    """An example has converged if the check passes, or by another test."""
 
     def __init__(self, check: Check, x: Any, other: Convergence | None) -> None:
         self.check, self.x, self.other = check, x, other
@@ -179,7 +166,7 @@ def _minimizer(
     rule = (
         own._rule(steps) if backtracks is None else Extended(own.rule, steps or own.rule.steps, backtracks=backtracks)
     )
-    # A check belongs to its batch: programs and CUDA graphs, which hold what they were made from, would be made anew.
+    # The check holds the inputs of one batch: programs and CUDA graphs would be compiled again for each.
     gradient = own.gradient if solved is None else Checkpointed()
     return Minimizer(own.domain, rule, gradient, stop)
 

@@ -96,8 +96,8 @@ def test_remembered_weights_are_those_of_the_iterates_wherever_they_were_made() 
     for name, value in gradients_of(model, x, target, objective).items():
         torch.testing.assert_close(value, expected[name])
     assert float(objective(model, x, target)) == pytest.approx(float(scored))
-    assert len(objective._known) == 1
-    assert copy.deepcopy(objective)._known == {}
+    assert len(objective._cached_weights) == 1
+    assert copy.deepcopy(objective)._cached_weights == {}
 
 
 def test_an_iterate_more_costs_the_operations_of_its_loss_alone() -> None:
@@ -125,7 +125,7 @@ def test_weights_are_numbers_whatever_holds_them() -> None:
     for weights in (torch.tensor([0.5, 0.0, 1.0, 2.0]), np.array([0.5, 0.0, 1.0, 2.0])):
         objective = EndToEnd(squared_error, weights=weights)
         assert [float(objective(model, x, target)) for _ in range(3)] == pytest.approx([float(expected)] * 3)
-        assert len(objective._known) == 1
+        assert len(objective._cached_weights) == 1
     for nothing in ([0, 0, 0], torch.zeros(3), []):
         with pytest.raises(ValueError, match="some iterate must have a weight, but all of them are 0"):
             EndToEnd(squared_error, weights=nothing)

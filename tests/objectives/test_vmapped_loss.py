@@ -131,7 +131,7 @@ def test_only_small_iterates_on_a_gpu_are_worth_it(case: str, monkeypatch: pytes
     else:
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     way(counted, ys, target)
-    assert (way.met, counted.count) == (None, len(ys))
+    assert (way.tested, counted.count) == (None, len(ys))
 
 
 def test_end_to_end_asks_for_all_iterates_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

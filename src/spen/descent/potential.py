@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -172,9 +174,6 @@ def _added(functions: list[ScoreFunction]) -> ScoreFunction | None:
         return None
 
     def total(y: Tensor, features: Any, t: Tensor | None = None) -> Tensor:
-        value, *rest = (evaluate(function, y, features, t) for function in functions)
-        for other in rest:
-            value = value + other
-        return value
+        return functools.reduce(operator.add, (evaluate(function, y, features, t) for function in functions))
 
     return total

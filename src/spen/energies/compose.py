@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from numbers import Real
@@ -31,9 +33,9 @@ class Energy(nn.Module, ABC):
 
     @property
     def knows_step(self) -> bool:
-        """``knows_step = True`` in a class asks for the number of the step: ``forward(y, features, t)``.
+        """Set ``knows_step = True`` in a class to get the number of the step: ``forward(y, features, t)``.
 
-        t (B,) holds whole numbers, 0 … T − 1. A descent past the trained T repeats the last one.
+        t (B,) holds integers, 0 … T − 1. A descent past the trained T repeats the last one.
         """
         return False
 
@@ -52,11 +54,11 @@ class Energy(nn.Module, ABC):
         return super().__call__(y, features, t)
 
     def terms(self) -> Iterator[Term]:
-        """Yield (name, function, closed_form) of every summand, so that reports can name the guilty one."""
+        """Yield (name, function, closed_form) of every summand, so that errors can name it."""
         yield type(self).__name__, self, self.closed_form
 
     def formula(self, features: Features) -> Formula | None:
-        """∇E written out for these features, for ``gradient=Written()``; None: autograd has to find it."""
+        """∇E written out for these features, for ``gradient=Written()``; None: autograd computes it."""
         return None
 
     def __add__(self, other: nn.Module) -> Sum:
@@ -90,19 +92,19 @@ def terms_of(energy: nn.Module) -> list[Term]:
 
 
 def evaluate(energy: Callable[..., Tensor], y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
-    """E(y; features), told the step t (B,) if the energy, or a term of it, asks for it."""
+    """E(y; features), or E(y; features, t) with the step t (B,) if the energy, or a term of it, has ``knows_step``."""
     if t is None or (isinstance(energy, nn.Module) and not knows_step(energy)):
         return energy(y, features)
     return energy(y, features, t)
 
 
 def knows_step(energy: nn.Module) -> bool:
-    """Whether the energy asks for the number of the step."""
+    """Whether the energy takes the number of the step."""
     return bool(getattr(energy, "knows_step", False))
 
 
 def one_per_example(value: Tensor, y: Tensor, name: str) -> Tensor:
-    """``value``, if it is one number per example. A sum or mean over the batch would be added to every example."""
+    """``value``, checked to be one number per example. A sum or mean over the batch would be added to each of them."""
     if value.shape != (y.shape[0],):
         raise ValueError(
             f"the term {name!r} of the energy returned shape {tuple(value.shape)} for a batch of {y.shape[0]}; each "
@@ -143,11 +145,8 @@ class Sum(Energy):
         return any(knows_step(energy) for energy in self.parts.values())
 
     def forward(self, y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
-        parts = self.parts.items()
-        total, *rest = (one_per_example(evaluate(energy, y, features, t), y, name) for name, energy in parts)
-        for value in rest:
-            total = total + value
-        return total
+        terms = (one_per_example(evaluate(term, y, features, t), y, name) for name, term in self.parts.items())
+        return functools.reduce(operator.add, terms)
 
     def terms(self) -> Iterator[Term]:
         for name, energy in self.parts.items():
@@ -160,7 +159,7 @@ class Scaled(Energy):
     """w·E(y; F): ``0.5 * energy``, ``-energy``.
 
     The weight is a number or a tensor of one number, and fixed. ``learned=True`` learns it, positive by construction;
-    an ``nn.Parameter`` is learned as it is, of either sign.
+    an ``nn.Parameter`` is learned directly and may have either sign.
     """
 
     def __init__(self, energy: nn.Module, weight: float | Tensor, *, learned: bool = False) -> None:
@@ -301,7 +300,7 @@ def _check_weight(weight: Tensor, learned: bool) -> None:
 
 
 def _xlogx(y: Tensor) -> Tensor:
-    # 1/y² would overflow under the square root of the smallest number; there y log y is zero anyway.
+    # 1/y² would overflow below the square root of the smallest number, where y log y is zero in floating point.
     floor = torch.finfo(y.dtype).tiny ** 0.5
     return y * y.clamp_min(floor).log()
 

@@ -29,10 +29,10 @@ class EndToEnd(LossObjective):
     descent followed (dE/dy, or dE/dlogits over a ``through_logits`` domain; needs a Minimizer with
     keep_gradients=True).
 
-    Three options make descents that stay stable past T, each off unless given. ``draw_steps`` draws the number of steps
-    of every batch from these. ``noise`` · N(0, 1) is added to what Init returned. ``rate_limit`` keeps the rates of the
-    rule below this share of 2(1 + β)/λ_max (``spen.curvature``), measured on one batch in sixteen, drawn at random;
-    ``stability`` is the latest measurement. Prediction takes the rule's own steps, without noise.
+    Three options make descents that stay stable past T, each off by default. ``draw_steps``: the number of steps of
+    every batch is drawn from these. ``noise`` · N(0, 1) is added to what Init returned. ``rate_limit`` keeps the rates
+    of the rule below this share of 2(1 + β)/λ_max (``spen.curvature``), measured on one batch in sixteen, drawn at
+    random; ``stability`` is the latest measurement. Prediction takes the steps of the rule, without noise.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class EndToEnd(LossObjective):
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
         self._losses = VmappedLoss()
-        self._known: dict[Any, Tensor] = {}  # weights by device and type
+        self._cached_weights: dict[Any, Tensor] = {}  # weights by device and type
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         self.refuse_mismatch(model, target)
@@ -86,7 +86,7 @@ class EndToEnd(LossObjective):
         return self._stability
 
     def of(self, trajectory: Trajectory, target: Any) -> Tensor:
-        """The loss of a trajectory that is already there."""
+        """The loss of a given trajectory."""
         total = self._iterates(trajectory, target)
         if self.change_penalty:
             total = total + self.change_penalty * _change(trajectory)
@@ -110,7 +110,7 @@ class EndToEnd(LossObjective):
 
     def _iterates(self, trajectory: Trajectory, target: Any) -> Tensor:
         weights = self.iterate_weights(len(trajectory.outputs))
-        # After everyone has arrived, one tensor stands for all further iterates: its weights add up.
+        # After all examples have converged, one tensor is repeated for the remaining iterates: its weights add up.
         shared: dict[int, float] = {}
         for y, w in zip(trajectory.outputs, weights, strict=True):
             shared[id(y)] = shared.get(id(y), 0.0) + w
@@ -120,18 +120,18 @@ class EndToEnd(LossObjective):
         return losses.reshape(len(unique), -1).mean(1) @ self._on(losses, [shared[key] for key in unique])
 
     def _on(self, like: Tensor, weights: list[float]) -> Tensor:
-        """The weights as a tensor, remembered: copying them to a GPU makes the host wait."""
+        """The weights as a tensor, cached: copying them to a GPU makes the host wait."""
         key = (like.device, like.dtype, *weights)
-        found = self._known.get(key)
+        found = self._cached_weights.get(key)
         if found is None:
-            with torch.inference_mode(False):  # what is scored first may be trained on next
+            with torch.inference_mode(False):  # a cached tensor may be used in training later
                 found = torch.tensor(weights, device=like.device, dtype=like.dtype)
-            if type(found) is Tensor:  # not one that stands in for it while something is traced
-                self._known[key] = found
+            if type(found) is Tensor:  # not a fake tensor of a trace
+                self._cached_weights[key] = found
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_known": {}}
+        return {**self.__dict__, "_cached_weights": {}}
 
 
 def _several_processes() -> bool:

@@ -11,7 +11,7 @@ from spen.descent.potential import Potential, identity
 from spen.gradients.second_order import NotTwiceDifferentiable, exact_product
 from spen.testing.report import ContractError, require
 
-# Nodes of autograd's graph whose derivative jumps, and what a user calls them.
+# Autograd nodes of operations whose derivative jumps, and the names of the operations.
 _CORNERS = {
     "ReluBackward": "ReLU",
     "LeakyReluBackward": "LeakyReLU",
@@ -42,7 +42,7 @@ def check_energy(
     ``y`` (B, …) and ``features`` are an example batch with B ≥ 2, in double precision for sharp tests.
     ``second_derivative=False`` allows an energy that can be differentiated only once, for ``FiniteDifference``.
     """
-    require(y.shape[0] >= 2, "check_energy needs a batch of at least two examples, to see whether they mix")
+    require(y.shape[0] >= 2, "check_energy needs a batch of at least two examples, to see whether they are independent")
     y = y.detach()
     potential = Potential.of(energy, features, identity).detached()
     _check_values(potential, y)
@@ -132,32 +132,24 @@ def _check_second_derivative(potential: Potential, y: Tensor, tolerance: float) 
 
 def _corner_operations(energies: Tensor, leaf: Tensor) -> list[str]:
     """Names of the non-smooth operations on the graph between the leaf and the energies."""
-    reaches: dict[Any, bool] = {}
-
-    def visit(node: Any) -> bool:
-        stack = [(node, False)]
-        while stack:
-            current, expanded = stack.pop()
-            if current is None or (current in reaches and not expanded):
-                continue
-            if expanded:
-                own = getattr(current, "variable", None) is leaf
-                reaches[current] = own or any(reaches.get(p, False) for p, _ in current.next_functions)
-                continue
-            reaches[current] = False
-            stack.append((current, True))
-            stack.extend((parent, False) for parent, _ in current.next_functions)
-        return reaches.get(node, False)
-
-    visit(energies.grad_fn)
-    found = {
-        word
-        for node, reached in reaches.items()
-        if reached
-        for name, word in _CORNERS.items()
-        if type(node).__name__.rstrip("0123456789") == name
-    }
-    return sorted(found)
+    users: dict[Any, list[Any]] = {}  # the nodes that take the result of a node
+    todo: list[Any] = [energies.grad_fn]
+    while todo:
+        node = todo.pop()
+        for source, _ in node.next_functions:
+            if source is not None:
+                if source not in users:
+                    todo.append(source)
+                users.setdefault(source, []).append(node)
+    reached: set[Any] = set()
+    todo = [node for node in users if getattr(node, "variable", None) is leaf]
+    while todo:
+        node = todo.pop()
+        if node not in reached:
+            reached.add(node)
+            todo += users.get(node, [])
+    names = {type(node).__name__.rstrip("0123456789") for node in reached}
+    return sorted({operation for name, operation in _CORNERS.items() if name in names})
 
 
 def _direction(y: Tensor) -> Tensor:
@@ -172,6 +164,3 @@ def _loosened(tolerance: float, y: Tensor) -> float:
 def _close(a: Tensor, b: Tensor, tolerance: float) -> bool:
     scale = max(float(a.abs().max()), float(b.abs().max()), 1e-6)
     return bool((a - b).abs().max() <= tolerance * scale)
-
-
-__all__ = ["check_energy"]
