@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -17,26 +18,28 @@ from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms, Simulated
 from spen.tasks.denoising.energy import NoisyObservation, Observation
 from spen.tasks.denoising.leaves import Leaves
-from spen.tasks.denoising.losses import Target, masked_squared_error, planes
+from spen.tasks.denoising.losses import Target, log_squared_error, masked_squared_error, planes
 from spen.tasks.denoising.noise import Noise, parse_noise
 from spen.tasks.denoising.noise_estimate import gaussian_sigma, noise_estimate, sensor_strength
 from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import find_regime
-from spen.tasks.denoising.simulate import SENSOR_UNIT, noisy
+from spen.tasks.denoising.simulate import SENSOR_UNIT, draw_levels, noisy
 from spen.tasks.denoising.sources import CropSource
 
 # ── as it is written ──
 
 
 @given(
-    st.sampled_from(["gaussian", "poisson", "depth-sensor"]),
+    st.sampled_from(
+        [("gaussian", 0.0), ("poisson", 0.0), ("depth-sensor", 0.0), ("depth-sensor", 0.5), ("depth-sensor", 1.0)]
+    ),
     st.floats(0.5, 100).map(lambda x: round(x, 2)),
     st.floats(0, 100).map(lambda x: round(x, 2)),
 )
-def test_noise_reads_as_it_is_written(kind: str, low: float, more: float) -> None:
-    noise = Noise(kind, low, low + more)  # type: ignore[arg-type]
+def test_noise_reads_as_it_is_written(kind: tuple[Any, float], low: float, more: float) -> None:
+    noise = Noise(kind[0], low, low + more, kind[1])
     again = parse_noise(str(noise))
-    assert (again.kind, again.fixed) == (noise.kind, noise.fixed)
+    assert (again.kind, again.fixed, again.correlated) == (noise.kind, noise.fixed, noise.correlated)
     assert (again.low, again.high) == (pytest.approx(noise.low, rel=1e-5), pytest.approx(noise.high, rel=1e-5))
 
 
@@ -55,6 +58,40 @@ def test_noise_that_cannot_be(text: str, why: str) -> None:
 
 
 # ── as it is added ──
+
+
+def test_levels_of_a_sensor_are_drawn_evenly_in_the_logarithm() -> None:
+    generator = torch.Generator().manual_seed(0)
+    levels = draw_levels(parse_noise("kinect:0.5-8"), 4000, generator)
+    assert 0.5 <= float(levels.min()) < 0.51
+    assert float((levels < 2).float().mean()) == pytest.approx(0.5, abs=0.03)
+    even = draw_levels(parse_noise("gaussian:0-8"), 4000, generator)
+    assert float((even < 2).float().mean()) == pytest.approx(0.25, abs=0.03)
+
+
+def test_a_model_is_told_the_estimate_of_correlated_noise() -> None:
+    """An estimate by high frequencies takes correlated noise for weaker: training must tell the same."""
+    frames = Rooms("train", 4)
+    told = {}
+    for name in ("depth-sensor:4", "kinect:4"):
+        crops = Crops(frames, (32, 48), noise=parse_noise(name), kind="depth-sensor")
+        noise = crops.noisy_batch(0, 0, 4)[1]
+        assert noise is not None
+        told[name] = noise / SENSOR_UNIT
+    assert torch.allclose(told["depth-sensor:4"], torch.tensor(4.0))
+    assert 1.2 < float(told["kinect:4"].min()) < float(told["kinect:4"].max()) < 2.8
+
+
+def test_the_loss_of_a_range_of_noise_counts_decibels() -> None:
+    truth = torch.zeros(2, 1, 4, 4)
+    target = Target(truth, torch.ones_like(truth))
+    y = torch.stack([torch.full((1, 4, 4), 0.01), torch.full((1, 4, 4), 0.1)])
+    first, second = log_squared_error(y, target, floor=1e-9).tolist()
+    assert second - first == pytest.approx(math.log(10))  # 20 dB
+    assert float(log_squared_error(truth, target, floor=0.1)[0]) == pytest.approx(math.log(0.1))
+    told = build(find_recipe("depth").with_options(width=4), find_regime("rooms-any"))[1]
+    assert isinstance(told, EndToEnd)
+    assert told.loss.func is log_squared_error  # type: ignore[attr-defined]
 
 
 def test_photons_have_the_variance_of_their_mean() -> None:

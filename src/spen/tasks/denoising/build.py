@@ -37,7 +37,7 @@ from spen.tasks.denoising.energy import (
     with_noise,
 )
 from spen.tasks.denoising.holes import fill_pyramid
-from spen.tasks.denoising.losses import Target, masked_squared_error, summed_squared_error
+from spen.tasks.denoising.losses import Target, log_squared_error, masked_squared_error, summed_squared_error
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import noise_estimate
 from spen.tasks.denoising.recipes import Classical, Network, Recipe, System, find_recipe
@@ -157,7 +157,10 @@ def build_objective(system: System) -> Objective:
     """What training minimises."""
     if system.objective == "hinge":
         return StructuredHinge(summed_squared_error, truth=whole_truth)
-    return EndToEnd(masked_squared_error, weights=system.iterate_loss)
+    loss: Loss = masked_squared_error
+    if system.told:  # a range of noise: the squared error of the strongest would outweigh all others
+        loss = partial(log_squared_error, floor=system.floor)
+    return EndToEnd(loss, weights=system.iterate_loss)
 
 
 def whole_truth(target: Target) -> Tensor:  # (B, 1, H, W)

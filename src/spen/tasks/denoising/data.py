@@ -208,5 +208,5 @@ class Simulated(Frames):
         generator = generator_of(self.seed, self.purpose, epoch, index)
         level = draw_levels(self.noise, 1, generator)
         if self.noise.kind == "depth-sensor":
-            return depth_frame(*Sensor(float(level))(truth, generator), truth)
+            return depth_frame(*Sensor(float(level), correlated=self.noise.correlated)(truth, generator), truth)
         return image_frame(noisy(self.noise, truth[None], level, generator)[0], truth)

@@ -42,6 +42,11 @@ def masked_squared_error(y: Tensor, target: Target) -> Tensor:
     return error / target.scored.flatten(1).sum(1).clamp_min(1)
 
 
+def log_squared_error(y: Tensor, target: Target, *, floor: float) -> Tensor:
+    """½ log(Σ s(y − y*)² / Σ s + floor²), per example: a decibel counts the same at every level of noise."""
+    return 0.5 * (masked_squared_error(y, target) + floor**2).log()
+
+
 def summed_squared_error(y: Tensor, target: Target) -> Tensor:
     """Σ s(y − y*)², per example: Δ of the structured SVM, on the scale of an energy that sums over pixels."""
     return ((y - target.truth).square() * target.scored).flatten(1).sum(1)

@@ -98,10 +98,10 @@ _ALL = (
     ),
     Regime(
         name="rooms-any",
-        about="built-in rooms, simulated sensor at 0.5 to 15 times the noise of a Kinect",
+        about="built-in rooms, simulated sensors at 0.5 to 15 times the noise of a Kinect, half of it correlated",
         scale=2.5,
         opens="open_rooms",
-        noise=Noise("depth-sensor", 0.5, 15.0),
+        noise=Noise("depth-sensor", 0.5, 15.0, correlated=0.5),
     ),
     Regime(
         name="dead-leaves",

@@ -7,6 +7,7 @@ known; `spen.tasks.denoising.data` converts them into model units (depth / 4 m).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +31,11 @@ class Sensor:
     jitter of a real sensor would move edges by whole objects. Strength 0 is exact. Strength 1 is about a Kinect: on the
     surface pixels of RedKitchen's development frames 55.4 dB, where the real readings have 53.6 (truth has errors too).
     Where readings are missing is geometry and does not depend on it, except that jittered edges fray.
+
+    Jitter and axial noise are white. A real Kinect matches windows of pixels, so its noise is correlated between
+    neighbours: ``correlated`` is the share of readings (drawn per map) whose jitter is smoothed over 1.5 pixels and
+    whose axial noise is white noise (a third of ``axial``) and noise smoothed over 1.5 and over 6 pixels (``axial``
+    each). `docs/scripts/sensor_noise.py` compares it with RedKitchen.
     """
 
     strength: float = 1.0
@@ -41,11 +47,14 @@ class Sensor:
     grazing: float = 80.0  # degrees between the ray and the normal beyond which most readings are lost
     near: float = 0.5  # metres
     far: float = 4.0  # metres
+    correlated: float = 0.0  # share of the readings
 
     def __post_init__(self) -> None:
         for name in ("strength", "axial", "quantum", "lateral"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)} but must not be negative")
+        if not 0 <= self.correlated <= 1:
+            raise ValueError(f"correlated is {self.correlated} but is a share from 0 to 1")
         if not 0 < self.near < self.far:
             raise ValueError(f"near is {self.near} m and far {self.far} m; the range must satisfy 0 < near < far")
         if not self.focal > 0 or not self.baseline > 0:
@@ -66,8 +75,10 @@ class Sensor:
         lost = self._grazing(z, generator) | self._shadow(disparity) | (z < self.near) | (z > self.far)
         strength = torch.tensor(self.strength, device=z.device) if strengths is None else strengths.to(z)
         strength = strength.view(-1, 1, 1, 1)
-        seen, lost = self._jitter(disparity, lost, strength, generator)
-        noise = torch.randn(seen.shape, generator=generator, device=z.device)
+        kinect = self._draw_correlated(len(z), generator)
+        shift = _noise((len(z), 2, *z.shape[-2:]), generator, kinect, white=0.0, widths=(1.5,))
+        seen, lost = self._jitter(disparity, lost, strength.sqrt() * self.lateral * shift)
+        noise = _noise(seen.shape, generator, kinect, white=1 / 3, widths=(1.5, 6.0))
         seen = seen + strength * self.axial * noise
         step = strength * self.quantum
         seen = torch.where(step > 0, torch.round(seen / step.clamp_min(1e-12)) * step, seen)
@@ -76,14 +87,16 @@ class Sensor:
         reading = torch.where(lost, 0.0, fb / seen)
         return Reading(reading.reshape(depth.shape), ~lost.reshape(depth.shape))
 
-    def _jitter(
-        self, disparity: Tensor, lost: Tensor, strength: Tensor, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+    def _draw_correlated(self, count: int, generator: torch.Generator) -> Tensor | None:  # (count, 1, 1, 1) bool
+        """Which maps get correlated noise; None for no map, and nothing is drawn."""
+        if not self.correlated:
+            return None
+        return torch.rand((count, 1, 1, 1), generator=generator, device=generator.device) < self.correlated
+
+    def _jitter(self, disparity: Tensor, lost: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:  # shift (B, 2, H, W)
         """Readings, present or missing, come from a place nearby; between pixels disparity is linear."""
-        sigma = strength.sqrt() * self.lateral
         height, width = disparity.shape[-2:]
         device = disparity.device
-        shift = sigma * torch.randn(len(disparity), 2, height, width, generator=generator, device=device)
         v = (torch.arange(height, device=device)[:, None] + shift[:, 0]).clamp(0, height - 1)
         u = (torch.arange(width, device=device) + shift[:, 1]).clamp(0, width - 1)
         flat = disparity.flatten(1)
@@ -128,6 +141,27 @@ class Sensor:
         front = torch.minimum(nearest.gather(-1, low), nearest.gather(-1, low + 1))
         # A surface meets itself within its own columns; only what is a pixel of disparity nearer is another one.
         return front > disparity + 1.5
+
+
+def _noise(
+    shape: Sequence[int], generator: torch.Generator, correlated: Tensor | None, white: float, widths: Sequence[float]
+) -> Tensor:
+    """White noise of unit variance; where ``correlated``, ``white`` times that and smoothed noise of each width."""
+    noise = torch.randn(*shape, generator=generator, device=generator.device)
+    if correlated is None:
+        return noise
+    smooth = sum(_smoothed(shape, width, generator) for width in widths)
+    return torch.where(correlated, white * noise + smooth, noise)
+
+
+def _smoothed(shape: Sequence[int], width: float, generator: torch.Generator) -> Tensor:
+    """White noise under a Gaussian window of this standard deviation in pixels, scaled to unit variance."""
+    reach = math.ceil(3 * width)
+    line = torch.exp(-0.5 * (torch.arange(-reach, reach + 1, device=generator.device) / width).square())
+    line = line / line.norm()
+    padded = (shape[0] * shape[1], 1, shape[2] + 2 * reach, shape[3] + 2 * reach)
+    white = torch.randn(*padded, generator=generator, device=generator.device)
+    return F.conv2d(F.conv2d(white, line.view(1, 1, 1, -1)), line.view(1, 1, -1, 1)).view(*shape)
 
 
 def _slope(z: Tensor, axis: int) -> Tensor:

@@ -18,10 +18,13 @@ the U-Net of spen-best saw 25 times as much, 0.8."""
 
 
 def draw_levels(noise: Noise, count: int, generator: torch.Generator) -> Tensor:  # (count,)
-    """Levels drawn uniformly from the range; a fixed level draws nothing."""
+    """Levels from the range, a sensor's log-uniformly, others uniformly; a fixed level draws nothing."""
     if noise.fixed:
         return torch.full((count,), noise.low, device=generator.device)
-    return noise.low + (noise.high - noise.low) * torch.rand(count, generator=generator, device=generator.device)
+    drawn = torch.rand(count, generator=generator, device=generator.device)
+    if noise.kind == "depth-sensor" and noise.low > 0:
+        return noise.low * (noise.high / noise.low) ** drawn
+    return noise.low + (noise.high - noise.low) * drawn
 
 
 def noisy(noise: Noise, truth: Tensor, levels: Tensor, generator: torch.Generator) -> Tensor:  # (B, C, H, W), (B,)
@@ -48,10 +51,11 @@ def read_again(
     frames: Tensor,  # (6, count, 1, H, W), as `Crops` stacks them
     strengths: Tensor,  # (count,)
     generator: torch.Generator,
+    correlated: float = 0.0,
 ) -> Tensor:
     """New sensor readings of the same depth maps; a surface pixel stays one where it has a reading."""
     truth, surface, known = frames[2], frames[4], frames[2] > 0
-    depth, seen = Sensor()(PEAK_M * truth, generator, strengths)
+    depth, seen = Sensor(correlated=correlated)(PEAK_M * truth, generator, strengths)
     parts = (depth / PEAK_M, seen, truth, seen & known, seen & (surface > 0), ~seen & known)
     return torch.stack([part.float() for part in parts])
 
