@@ -81,7 +81,7 @@ class Segmentation(SimpleTask):
         objective = EndToEnd(binary_log_loss)
         return [joint(objective, epochs=system.epochs, learning_rate=system.learning_rate, clip=1.0)]
 
-    def metric(self) -> Any:
+    def metric(self, system: Any) -> Any:
         from torchmetrics.classification import BinaryJaccardIndex
 
         return BinaryJaccardIndex()

@@ -72,7 +72,7 @@ class SimpleTask(Task):
         """(x, y) of a split (train, dev or test) of a data set."""
 
     @abstractmethod
-    def metric(self) -> Metric:
+    def metric(self, system: Any) -> Metric:
         """Compares answers with y; says whether ``higher_is_better``."""
 
     def read(self, path: Path, **options: Any) -> Tensor:
@@ -85,11 +85,15 @@ class SimpleTask(Task):
             f"the task {self.name} reads files and writes none: give its class a method write(answer, path)"
         )
 
-    def solved(self) -> Callable[[Tensor, Tensor], Tensor] | None:
+    def measure_of(self, system: Any) -> str:
+        """What the metric of a recipe is called in the output."""
+        return self.measure
+
+    def solved(self, system: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
         """A function (y, x) -> (B,) bool that tells right answers without knowing them, which ends a search early."""
         return None
 
-    def details(self, answers: Tensor, x: Tensor, y: Tensor) -> dict[str, Any]:
+    def details(self, system: Any, answers: Tensor, x: Tensor, y: Tensor) -> dict[str, Any]:
         """What ``spen evaluate`` shows beside the metric, from all answers of a split."""
         return {}
 
@@ -133,15 +137,15 @@ class SimpleTask(Task):
             self.stages(system),
             TensorSource(*self.examples_of(order.data, "train"), size),
             TensorSource(*self.examples_of(order.data, "dev"), self.batch_size, shuffle=False),
-            self.metric(),
+            self.metric(system),
             out=order.out,
             recipe={"task": self.name, "name": order.recipe, "data": order.data, **options},
             **order.fit_options,
         )
         if not run.complete:
             return None
-        best = max if self.metric().higher_is_better else min
-        return Trained(self.measure, best((e["dev"] for e in run.metrics() if "dev" in e), default=None))
+        best = max if self.metric(system).higher_is_better else min
+        return Trained(self.measure_of(system), best((e["dev"] for e in run.metrics() if "dev" in e), default=None))
 
     def open(self, saved: SavedModel, device: str = "cpu") -> Opened:
         from spen.pretrained import complete, fitting
@@ -182,16 +186,20 @@ class SimpleOpened(Opened):
             options["noise"] = start_noise
         if not self._descends():
             raise ValueError(f"{self.name} does not descend: it has no steps or restarts to choose")
-        return self.model.search(x.to(self.device), solved=self.task.solved(), **options)
+        return self.model.search(x.to(self.device), solved=self.task.solved(self.system), **options)
 
     def _descends(self) -> bool:
         from spen.objectives import Feedforward, InferenceNetwork
 
         return not isinstance(self._objective(), Feedforward | InferenceNetwork)
 
+    @property
+    def system(self) -> Any:
+        """The recipe that the model was trained with."""
+        return type(self.task.systems[self.settings["recipe"]])(**_tuples(self.settings["options"]))
+
     def _objective(self) -> Objective:
-        system = type(self.task.systems[self.settings["recipe"]])(**_tuples(self.settings["options"]))
-        return self.task.stages(system)[-1].objective
+        return self.task.stages(self.system)[-1].objective
 
     def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
         data = data or self.settings["data"]
@@ -199,12 +207,13 @@ class SimpleOpened(Opened):
 
         every = options.pop("every", 1)
         x, y = (part[::every] for part in self.task.examples_of(data, split))
-        metric, size = self.task.metric(), self.task.batch_size
+        metric, size = self.task.metric(self.system), self.task.batch_size
         starts, answers = range(0, len(x), size), []
         for start in starts if progress is None else progress(starts, len(starts), "batches"):
             answers.append(self.answer(x[start : start + size], **options))
             metric.update(answers[-1], y[start : start + size])
-        values = {self.task.measure: float(metric.compute()), **self.task.details(torch.cat(answers), x, y)}
+        further = self.task.details(self.system, torch.cat(answers), x, y)
+        values = {self.task.measure_of(self.system): float(metric.compute()), **further}
         lines = [f"{self.name} on {len(x)} {split} examples of {data}", *map(_line, values.items())]
         return Scores({"data": data, "examples": len(x), **options, **values}, tuple(lines))
 

@@ -2,49 +2,51 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import nn
 
-from spen.domains import Simplex
-from spen.energies import Energy, EntropySmoothed, Linear
+from spen.energies import Linear
 from spen.gradients import Compiled, Detached
 from spen.minimizer import Minimizer
 from spen.model import SPEN
-from spen.objectives import EndToEnd, Feedforward, log_loss
+from spen.objectives import EndToEnd, Feedforward
 from spen.protocols import GradientStrategy, Objective
 from spen.rules import GradientDescent, Momentum
-from spen.tasks.reasoning.energy import FeedforwardSolver, PuzzleEnergy, Start
+from spen.tasks.reasoning.energy import Solver
+from spen.tasks.reasoning.problems import PROBLEMS
 from spen.tasks.reasoning.recipes import Recipe
 from spen.training import Stage, joint
 
-__all__ = ["build", "cell_loss", "stages"]
+__all__ = ["build", "stages"]
 
 
 def build(system: Recipe) -> SPEN:
     """A model with fresh weights."""
+    problem = PROBLEMS[system.problem]
     if system.kind != "energy":
-        network = FeedforwardSolver(system.width, system.rounds, tied=system.kind == "recurrent")
+        tied = system.kind == "recurrent"
+        network = problem.network(system.width, 1 if tied else system.rounds, system.rounds if tied else 1)
         return SPEN(
-            features=network,
+            features=Solver(network, problem.start()),
             init=nn.Identity(),
-            energy=EntropySmoothed(Linear()),
-            minimizer=Minimizer(Simplex(), GradientDescent(1)),
+            energy=Linear(),
+            minimizer=Minimizer(problem.domain(), GradientDescent(1)),
         )
-    energy: Energy = PuzzleEnergy(system.width, system.rounds, system.steps if system.step_aware else 0)
-    if system.entropy > 0:
-        energy = EntropySmoothed(energy, system.entropy, learned=True)
     rule = Momentum(system.steps, system.rate, decay=system.momentum, learn_rates=True)
     gradient: GradientStrategy | None = Compiled() if system.compiled else None
     if system.detached:
         gradient = Detached()
-    return SPEN(energy=energy, init=Start(), minimizer=Minimizer(Simplex(), rule, gradient))
+    return SPEN(
+        energy=problem.energy(system), init=problem.start(), minimizer=Minimizer(problem.domain(), rule, gradient)
+    )
 
 
 def stages(system: Recipe) -> list[Stage]:
     """One stage that trains everything."""
-    objective: Objective = Feedforward(cell_loss)
+    loss = PROBLEMS[system.problem].loss
+    objective: Objective = Feedforward(loss)
     if system.kind == "energy":
         objective = EndToEnd(
-            cell_loss,
+            loss,
             weights="equal" if system.every_iterate else "harmonic",
             draw_steps=system.draw_steps,
             noise=system.noise,
@@ -62,8 +64,3 @@ def stages(system: Recipe) -> list[Stage]:
             seconds=system.seconds,
         )
     ]
-
-
-def cell_loss(y: Tensor, target: Tensor) -> Tensor:
-    """−log of the probability of the right digit, on average over the cells."""
-    return log_loss(y, target) / target.shape[1]

@@ -1,6 +1,8 @@
-"""Solved boards."""
+"""What is right: boards, cells, entries."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -8,27 +10,29 @@ from torchmetrics import Metric
 
 from spen.tasks.reasoning.sudoku import groups
 
-__all__ = ["Solved", "by_clues", "cell_accuracy", "obeys_the_rules"]
+__all__ = ["Share", "by_clues", "cell_accuracy", "obeys_the_rules", "solved_boards"]
 
 
-class Solved(Metric):
-    """The share of boards with every cell right."""
+class Share(Metric):
+    """The mean of ``right(y, target)`` over all that it returns."""
 
     higher_is_better = True
-    right: Tensor
     total: Tensor
+    count: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, right: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
-        self.add_state("right", torch.tensor(0), dist_reduce_fx="sum")
-        self.add_state("total", torch.tensor(0), dist_reduce_fx="sum")
+        self.right = right
+        self.add_state("total", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, y: Tensor, target: Tensor) -> None:
-        self.right += solved_boards(y, target).sum()
-        self.total += len(y)
+        values = self.right(y, target)
+        self.total += values.double().sum()
+        self.count += values.numel()
 
     def compute(self) -> Tensor:
-        return self.right / self.total
+        return self.total / self.count
 
 
 def solved_boards(y: Tensor, target: Tensor) -> Tensor:

@@ -16,15 +16,18 @@ from spen.tasks.reasoning.sudoku import format_board
 from spen.tasks.simple import SimpleOpened, check_targets
 from spen.tasks.task import Progress
 
-__all__ = ["PuzzleSolver"]
+__all__ = ["ReasoningModel"]
 
 
-class PuzzleSolver(SimpleOpened):
-    """Reads files with a puzzle on each line; writes puzzle,solution,verdict."""
+class ReasoningModel(SimpleOpened):
+    """Of sudoku: reads files with a puzzle on each line; writes puzzle,solution,verdict. Of others: arrays."""
 
     def predict(
         self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
     ) -> Iterator[Path]:
+        if self.system.problem != "sudoku":
+            yield from super().predict(inputs, out, progress=progress, **options)
+            return
         folders = [path for path in inputs if path.is_dir()]
         if folders:
             raise ValueError(f"{folders[0]} is a folder; name the files with puzzles in it")

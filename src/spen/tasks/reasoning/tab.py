@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spen.tasks.reasoning.data import one_hot
 from spen.tasks.reasoning.metrics import obeys_the_rules
-from spen.tasks.reasoning.opened import PuzzleSolver
+from spen.tasks.reasoning.opened import ReasoningModel
 from spen.tasks.reasoning.sudoku import BOXES, format_board, generate, groups, parse_line
 from spen.viewer.iterates import note, with_slider
 from spen.viewer.tabs import LandscapeButton, Page
@@ -85,8 +85,11 @@ class SudokuTab:
             solver.model, x, size=31, what=f"{system} on {(line or '').strip()}", progress=progress
         )
 
-    def _solver(self, name: str) -> PuzzleSolver:
-        return cast(PuzzleSolver, self.page.open(name))
+    def _solver(self, name: str) -> ReasoningModel:
+        solver = cast(ReasoningModel, self.page.open(name))
+        if solver.system.problem != "sudoku":
+            raise ValueError(f"{name} solves no sudoku; choose another run")
+        return solver
 
     @staticmethod
     def _clues(line: str) -> Tensor:
