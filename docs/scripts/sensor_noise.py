@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from spen.tasks.denoising.data import PEAK_M, Frame, depth_frame
+from spen.tasks.denoising.datasets import open_splits
 from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.sensor import Sensor
-from spen.tasks.denoising.train import open_splits
 
 LAGS = (1, 2, 3, 5, 8)
 FOCAL_BASELINE = Sensor().focal * Sensor().baseline

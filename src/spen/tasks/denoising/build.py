@@ -158,7 +158,7 @@ def build_objective(system: System) -> Objective:
     if system.objective == "hinge":
         return StructuredHinge(summed_squared_error, truth=whole_truth)
     loss: Loss = masked_squared_error
-    if system.told:  # a range of noise: the squared error of the strongest would outweigh all others
+    if system.reads_noise:  # a range of noise: the squared error of the strongest would outweigh all others
         loss = partial(log_squared_error, floor=system.floor)
     return EndToEnd(loss, weights=system.iterate_loss)
 

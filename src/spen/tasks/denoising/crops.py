@@ -156,8 +156,8 @@ class Crops:
                 parts = parts[:, torch.from_numpy(rows).to(self.device)]
                 parts, rows = read_again(parts, levels[members], sensor, noise.correlated), np.arange(len(rows))
                 if noise.correlated and self.kind is not None:
-                    found = noise_estimate(Observation(parts[0], parts[1]), self.kind).flatten()
-                    estimates.update(zip(members.tolist(), found, strict=True))
+                    levels_seen = noise_estimate(Observation(parts[0], parts[1]), self.kind).flatten()
+                    estimates.update(zip(members.tolist(), levels_seen, strict=True))
             for member, row, *window in zip(*(a.tolist() for a in (members, rows, *places)), strict=True):
                 crops[member] = _cut(parts[:, row], self.size, *window)
         noisy_, valid, truth, *masks = torch.stack([crops[member] for member in range(count)], 1)

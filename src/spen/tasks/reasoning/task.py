@@ -102,7 +102,7 @@ class ReasoningTask(SimpleTask):
         return examples(data, split)
 
     def read(self, path: Path, **options: Any) -> Tensor:
-        """x of a graph or a matrix, an array in a .npy file; for paths with two more columns, the goal and the start."""
+        """x of a graph or a matrix, an array in a .npy file; for paths with two more columns, goal and start."""
         import numpy as np
         import torch
 
