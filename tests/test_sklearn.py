@@ -24,14 +24,14 @@ from spen.energies import Energy
 from spen.objectives import EndToEnd, binary_log_loss
 from spen.sklearn import SPENClassifier, SPENRegressor
 
-SMALL: dict[str, Any] = {"hidden": (20,), "energy": (6,), "steps": 2, "learning_rate": 0.01, "random_state": 0}
-
-
-FAST = {**SMALL, "learning_rate": 0.05, "batch_size": 64, "pretrain_iter": 2, "max_iter": 5}
+SMALL: dict[str, Any] = {
+    "hidden": (20,), "energy": (6,), "steps": 2, "learning_rate": 0.03, "batch_size": 64, "pretrain_iter": 2,
+    "random_state": 0,
+}  # fmt: skip
 
 
 # No check is expected to fail.
-@parametrize_with_checks([SPENClassifier(**FAST), SPENRegressor(**{**FAST, "max_iter": 10})])
+@parametrize_with_checks([SPENClassifier(**SMALL, max_iter=5), SPENRegressor(**SMALL, max_iter=12)])
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
@@ -69,7 +69,7 @@ def test_classes_by_name() -> None:
 
 def test_several_outputs() -> None:
     X, Y = make_regression(200, 6, n_targets=3, noise=1.0, random_state=0)
-    model = SPENRegressor(**SMALL, max_iter=80).fit(X, Y)
+    model = SPENRegressor(**SMALL, max_iter=30).fit(X, Y)
     assert model.predict(X).shape == Y.shape
     assert model.score(X, Y) > 0.9
     assert SPENRegressor(**SMALL, max_iter=2).fit(X, Y[:, 0]).predict(X).shape == (200,)
@@ -148,9 +148,9 @@ def test_partial_fit_takes_a_new_rate(labels: tuple[np.ndarray, np.ndarray]) -> 
 def test_partial_fit(labels: tuple[np.ndarray, np.ndarray]) -> None:
     X, Y = labels
     model = SPENClassifier(**SMALL)
-    for _ in range(12):
+    for _ in range(8):
         model.partial_fit(X, Y)
-    assert model.n_iter_ == 12
+    assert model.n_iter_ == 8
     assert model.loss_curve_[-1] < 0.8 * model.loss_curve_[0]
     blobs, y = make_blobs(90, centers=3, random_state=0)
     classes = SPENClassifier(**SMALL)
@@ -222,7 +222,7 @@ def test_a_custom_energy(labels: tuple[np.ndarray, np.ndarray], energy: Any) -> 
 @pytest.mark.parametrize("objective", ["feedforward", "structured_hinge", "deep_value", EndToEnd(binary_log_loss)])
 def test_other_objectives(labels: tuple[np.ndarray, np.ndarray], objective: Any) -> None:
     X, Y = labels
-    model = SPENClassifier(**SMALL, objective=objective, max_iter=8).fit(X, Y)
+    model = SPENClassifier(**SMALL, objective=objective, max_iter=5).fit(X, Y)
     assert (model.predict(X) == Y).mean() > 0.7
 
 

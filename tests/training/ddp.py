@@ -1,7 +1,8 @@
-"""Runs with devices=2, whose second process Lightning starts: python -m tests.training.ddp OUT."""
+"""Runs with devices=2, whose second process Lightning starts: python tests/training/ddp.py OUT."""
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torchmetrics import CatMetric
 from spen.objectives import squared_error
 from spen.training import TensorSource, fit, joint, save_weights
 from spen.training.module import StageModule
+from tests.training import toy
 from tests.training.toy import MSE, build_data, build_model
 
 SIZES = (5, 2)  # of development sets that two processes cannot share equally: three batches of two, and one
@@ -36,7 +38,7 @@ def run(out: Path, devices: int) -> None:
     options: dict[str, Any] = {"accelerator": "cpu", "devices": devices, "progress": False}
     model = build_model()
     model.features[2].p = 0.0  # type: ignore[index, assignment, union-attr]  # processes draw different masks
-    train = TensorSource(full.x, full.target, 16 // devices, shuffle=False)
+    train = TensorSource(full.x, full.target, 8 // devices, shuffle=False)
     gradients: dict[str, Tensor] = {}
     original = StageModule.on_before_optimizer_step
 
@@ -58,6 +60,12 @@ def run(out: Path, devices: int) -> None:
             few = TensorSource(dev.x[:size], dev.target[:size], 2, shuffle=False)
             stage = joint(squared_error, epochs=1, learning_rate=1e-6)
             fit(build_model(), [stage], train, few, metric, out=out / f"{size}-{type(metric).__name__}", **options)
+
+
+def run_two(out: Path) -> None:
+    os.environ.update(toy.ENVIRONMENT)
+    sys.argv = [__file__, str(out)]  # what Lightning starts the second process with
+    run(out, 2)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from tests.training import toy
 
 
 def whole(out: Path, **options: Any) -> Run:
-    """Three epochs of four updates; the dropout of F draws numbers in each process."""
+    """Three epochs of two updates; the dropout of F draws numbers in each process."""
     train, dev = toy.build_data()
     stage = joint(squared_error, epochs=3, learning_rate=0.01, warmup=2, decay_to=0.2)
     return fit(toy.build_model(), [stage], train, dev, toy.MSE(), out=out, accelerator="cpu", progress=False, **options)

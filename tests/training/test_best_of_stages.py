@@ -29,7 +29,7 @@ class Scripted(toy.MSE):
 
 
 def _train(out: Path, stages: list[Stage], scores: Sequence[float]) -> Run:
-    train, dev = toy.build_data()
+    train, dev = toy.build_data(32)
     run = fit(toy.build_model(), stages, train, dev, Scripted(scores), out=out, accelerator="cpu", progress=False)
     assert run is not None
     return run
@@ -113,7 +113,7 @@ def test_a_stage_and_its_shorthands_take_the_option() -> None:
 @pytest.mark.parametrize("keep", [None, True, False])
 def test_pieces_of_time_end_the_same(tmp_path: Path, keep: bool | None) -> None:
     def train(out: Path, seconds: float | None) -> Run | None:
-        source, dev = toy.build_data()
+        source, dev = toy.build_data(32)
         stages = [pretrain(squared_error, epochs=2), replace(SECOND, learning_rate=3.0, keep_start=keep)]
         options = {"out": out, "accelerator": "cpu", "progress": False, "seconds": seconds}
         return fit(toy.build_model(), stages, source, dev, toy.MSE(), **options)  # type: ignore[arg-type]

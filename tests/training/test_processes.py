@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -29,7 +28,7 @@ LIMIT = 400  # seconds, for a busy machine; a run that hangs would take longer
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders of ``elastic``, after one of its processes was killed at a random update of twelve."""
+    """The folders of ``elastic``, after one of its processes was killed at a random update of six."""
     out = tmp_path_factory.mktemp("elastic")
     elastic.whole(out / "begun by one", seconds=0.0)
     toy.forkserver()
@@ -45,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rdzv_endpoint="localhost:0",
     )
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
-    at = random.randrange(12)
+    at = random.randrange(6)
     try:
         elastic_launch(config, elastic.main)(out, at)  # what torchrun calls
     finally:
@@ -60,12 +59,11 @@ def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The folders of ``ddp`` with devices=1 and devices=2."""
     one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
     ddp.run(one, 1)
-    command = [sys.executable, "-m", "tests.training.ddp", str(two)]
-    done = subprocess.run(
-        command, env=toy.ENVIRONMENT, capture_output=True, text=True, cwd=toy.ROOT, timeout=LIMIT, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "was called before the ``update`` method" not in done.stderr
+    process = toy.start(ddp.run_two, two, stderr=two / "stderr")
+    process.join(LIMIT)
+    err = (two / "stderr").read_text()
+    assert process.exitcode == 0, err[-3000:]
+    assert "was called before the ``update`` method" not in err
     return one, two
 
 
@@ -126,13 +124,19 @@ def test_torchrun_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
         sizes(3, 1)
 
 
-def test_a_sigterm_stops_and_the_same_call_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = elastic.whole(tmp_path / "whole").load()
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return elastic.whole(tmp_path_factory.mktemp("whole")).load()
+
+
+def test_a_sigterm_stops_and_the_same_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, torch.Tensor]
+) -> None:
     step, steps = StageModule.training_step, []
 
     def training_step(self: Any, batch: Any, index: int) -> Any:
         steps.append(self.global_step)
-        if len(steps) == 12:  # in the second epoch
+        if len(steps) == 6:  # in the second epoch
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, batch, index)
 
@@ -142,7 +146,7 @@ def test_a_sigterm_stops_and_the_same_call_goes_on(tmp_path: Path, monkeypatch: 
         elastic.whole(tmp_path / "run")
     assert end.value.code == 3
     assert signal.getsignal(signal.SIGTERM) == before
-    assert len(steps) == 12  # the state of the first epoch is there: nothing to wait for
+    assert len(steps) == 6  # the state of the first epoch is there: nothing to wait for
     run = elastic.whole(tmp_path / "run")
     assert run.complete
     assert all(torch.equal(value, expected[name]) for name, value in run.load().items())
@@ -152,7 +156,7 @@ def test_a_sigterm_waits_for_a_state_that_is_not_written_yet(tmp_path: Path, mon
     step = StageModule.training_step
 
     def training_step(self: Any, batch: Any, index: int) -> Any:
-        if self.global_step == 10:
+        if self.global_step == 5:
             os.kill(os.getpid(), signal.SIGTERM)
         return step(self, batch, index)
 
@@ -210,8 +214,9 @@ def test_a_lock_ends_though_a_child_holds_the_file_open(tmp_path: Path) -> None:
         os.waitpid(child, 0)
 
 
-def test_a_full_disk_loses_nothing_that_was_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = elastic.whole(tmp_path / "whole").load()
+def test_a_full_disk_loses_nothing_that_was_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: dict[str, torch.Tensor]
+) -> None:
     states, save = [], safetensors.torch.save_file
 
     def full(tensors: Any, path: Path, **options: Any) -> None:

@@ -95,7 +95,7 @@ def test_a_run_can_die_between_its_last_state_and_the_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
     monkeypatch.setattr(module, "TimeBox", partial(TimeBox, clock=count().__next__))  # an update a second
-    options = {"patience": {"patience": 1}, "seconds": {"seconds": 20.0}, "epochs": {}}[end]
+    options = {"patience": {"patience": 1}, "seconds": {"seconds": 10.0}, "epochs": {}}[end]
     stage = replace(_last(**options), learning_rate=0.2)
     run = _train(tmp_path, stage)
     weights, lines = _weights(run.weights_path), run.metrics()

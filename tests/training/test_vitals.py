@@ -36,16 +36,6 @@ def test_vitals_go_on_where_they_stopped() -> None:
         assert len(second.observe({"old": 0.0, "prior": 1e-9})) == 1
 
 
-def test_an_interrupted_run_records_the_same(tmp_path: Path) -> None:
-    whole = toy.train(tmp_path / "whole")
-    assert whole is not None
-    while not (parts := toy.train(tmp_path / "parts", seconds=0.0)).complete:
-        pass
-    expected, found = ([{k: v for k, v in e.items() if k != "seconds"} for e in r.metrics()] for r in (whole, parts))
-    assert found == expected
-    assert set(expected[-1]["terms"]) == {"local", "prior", "entropy"}
-
-
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(6)], ids=["dropout", "batch norm"])
 def test_a_look_changes_nothing_that_is_trained(tmp_path: Path, layer: nn.Module) -> None:
     def trained(every: int) -> dict[str, list[float]]:

@@ -54,11 +54,11 @@ def build_model(seed: int = 0) -> spen.SPEN:
 
 def build_data(batch_size: int = 8) -> tuple[TensorSource, TensorSource]:
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(96, 6, generator=generator)
-    target = torch.softmax(2 * torch.randn(6, 12, generator=generator).T @ x.T, 0).T.reshape(96, 3, 4)
+    x = torch.randn(64, 6, generator=generator)
+    target = torch.softmax(2 * torch.randn(6, 12, generator=generator).T @ x.T, 0).T.reshape(64, 3, 4)
     target = target / target.sum(-1, keepdim=True)
-    train = TensorSource(x[:64], target[:64], batch_size)
-    return train, TensorSource(x[64:], target[64:], 16, shuffle=False)
+    train = TensorSource(x[:32], target[:32], batch_size)
+    return train, TensorSource(x[32:], target[32:], 16, shuffle=False)
 
 
 def build_stages(epochs: int) -> list[Stage]:
@@ -70,7 +70,7 @@ def build_stages(epochs: int) -> list[Stage]:
     ]
 
 
-def train(out: Path, *, epochs: int = 6, seconds: float | None = None, seed: int = 0) -> Run:
+def train(out: Path, *, epochs: int = 3, seed: int = 0, **options: Any) -> Run:
     source, dev = build_data()
     model = build_model(seed)
     return fit(
@@ -85,7 +85,7 @@ def train(out: Path, *, epochs: int = 6, seconds: float | None = None, seed: int
         accelerator="cpu",
         progress=False,
         vitals_every=5,
-        seconds=seconds,
+        **options,
     )
 
 
