@@ -348,7 +348,8 @@ def test_a_graph_of_atoms() -> None:
 def test_fused_programs() -> None:
     """What is cheap is made again in the backward pass, and not kept."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    network, y = Net().to(device), made(BATCH, N).detach().to(device).requires_grad_()
+    network = nn.Sequential(nn.Linear(N, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0)).to(device, torch.float64)
+    y = made(BATCH, N).detach().to(device).requires_grad_()
     d, by = Derivatives(network, compile=True, patience=0), [y, *network.parameters()]
     expected = derived(loss(*plain(network, y, None)), by)
     for _ in range(3):

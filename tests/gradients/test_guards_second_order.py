@@ -84,7 +84,7 @@ import sys
 import torch
 before = set(sys.modules)
 import spen
-spen.SPEN, spen.Minimizer, spen.Energy
+spen.SPEN, spen.Minimizer, spen.Energy, spen.derivatives.Derivatives
 heavy = ("torch._inductor", "torch._dynamo", "sympy", "torch.fx.experimental")
 print(sorted(m for m in set(sys.modules) - before if m.startswith(heavy)))
 from spen.domains import Reals

@@ -308,7 +308,6 @@ class _Known:
     trial: Trial | None = None
     met: Counter[torch.Size] = field(default_factory=Counter)
     _made: set[torch.Size] = field(default_factory=set)
-    _began: float = 0.0
 
     def ready(self, start: Tensor, patience: int, trained: float) -> bool:
         """Whether this shape has come often enough for a program of its own."""

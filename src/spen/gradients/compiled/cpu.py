@@ -90,8 +90,7 @@ def _short_softplus(program: GraphModule) -> None:
         uses[place] += 1
     slopes: dict[Any, Node] = {}
     changes: list[tuple[Node, Any, Any, bool]] = [(*f, False) for f in firsts] + [(*s, True) for s in seconds]
-    position = {node: i for i, node in enumerate(program.graph.nodes)}
-    for node, factor, place, second in sorted(changes, key=lambda c: position[c[0]]):
+    for node, factor, place, second in sorted(changes, key=lambda change: change[0]):
         if uses[place] < 2:
             continue
         with program.graph.inserting_before(node):

@@ -218,13 +218,12 @@ def _rewrite_ones(program: GraphModule, node: Node) -> None:
 def _first_alike(node: Node) -> Node:
     """The earliest node, on the way to this one, with its shape and layout."""
     wanted, best, stack, seen = _layout(node), node, [node], {node}
-    position = {n: i for i, n in enumerate(node.graph.nodes)}
     while stack:
         for parent in _read(stack.pop()):
             if parent not in seen:
                 seen.add(parent)
                 stack.append(parent)
-                if _layout(parent) == wanted and position[parent] < position[best]:
+                if _layout(parent) == wanted and parent < best:
                     best = parent
     return best
 

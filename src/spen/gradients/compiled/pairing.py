@@ -12,7 +12,7 @@ concatenated where they are made, in one kernel with what makes them.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -129,7 +129,7 @@ def _merge_sum(graph: Graph, node: Node, joined: _Joined) -> None:
 
 def _merged_gradients(graph: Graph, node: Node, left: Node, right: Node, joined: _Joined) -> Node | None:
     one, other = left.args[0].args, right.args[0].args  # type: ignore[union-attr]
-    if one[4:] != other[4:] or not all(_stackable(a, b) for a, b in zip(one[:2], other[:2], strict=True)):
+    if one[4:] != other[4:] or not all(_example(a) == _example(b) for a, b in zip(one[:2], other[:2], strict=True)):
         return None
     if _shape(one[2]) != _shape(other[2]):
         return None
@@ -192,7 +192,7 @@ def _merge_kind(graph: Graph, kind: Kind, joined: _Joined) -> None:
 
 def _merge(graph: Graph, kind: Kind, first: Node, second: Node, joined: _Joined) -> None:
     """Both products in the place of ``second``; what follows from ``first`` alone moves behind it."""
-    moved = _between(first, second)
+    moved = sorted(node for node in _dependents(first) if first < node < second)
     swapped = not joined.order(_operand(kind, first), _operand(kind, second))
     ordered = [second, first] if swapped else [first, second]
     stacked = _latest(graph, second, [_operand(kind, n) for n in ordered], joined)
@@ -220,7 +220,7 @@ def _latest(graph: Graph, second: Node, operands: list[Node], joined: _Joined) -
     """The concatenation, at ``second`` or before it: one that a sum of weight gradients made later moves up."""
     with graph.inserting_before(second):
         known = joined.known.get((operands[0], operands[1]))
-        if known is not None and not _precedes(known, second):
+        if known is not None and second < known:
             second.prepend(known)
         return joined(operands[0], operands[1])
 
@@ -265,28 +265,6 @@ def _dependents(node: Node) -> set[Node]:
     return found
 
 
-def _between(first: Node, second: Node) -> list[Node]:
-    """The nodes from ``first`` to ``second`` that depend on ``first``, in order."""
-    behind = {first}
-    moved: list[Node] = []
-    for node in _after(first):
-        if node is second:
-            return moved
-        if any(a in behind for a in node.all_input_nodes):
-            behind.add(node)
-            moved.append(node)
-    raise AssertionError(f"{second} does not follow {first}")
-
-
-def _after(node: Node) -> Iterator[Node]:
-    while (node := node.next).op != "root":
-        yield node
-
-
-def _precedes(node: Node, other: Node) -> bool:
-    return any(later is other for later in _after(node))
-
-
 # ── values ──
 
 
@@ -294,14 +272,6 @@ def _shape(node: Any) -> tuple[int, ...]:
     return tuple(value_of(node).shape)
 
 
-def _dtype(node: Any) -> torch.dtype:
-    return value_of(node).dtype
-
-
 def _example(node: Any) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape of one row, and the type."""
-    return _shape(node)[1:], _dtype(node)
-
-
-def _stackable(a: Any, b: Any) -> bool:
-    return _example(a) == _example(b)
+    return _shape(node)[1:], value_of(node).dtype
