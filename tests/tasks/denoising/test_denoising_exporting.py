@@ -80,7 +80,7 @@ def test_one_reading_fills_the_largest_image(filled: onnxruntime.InferenceSessio
 
 def fresh(name: str) -> exporting.Exportable:
     """A recipe with weights of its own, small and awake."""
-    recipe = find_recipe(name).with_options(width=8)
+    recipe = find_recipe(name if "width" in name else f"{name}:width=8")
     torch.manual_seed(0)
     model, _ = build(recipe, find_regime("rooms"))
     with torch.no_grad():
@@ -96,7 +96,10 @@ def test_a_feed_forward_net_is_exported_without_a_descent(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["foe-3", "dp-icnn", "spen-best:steps=1:scales=2:blocks=1", "proximal-net"])
+@pytest.mark.parametrize(
+    "name",
+    ["foe-3:steps=2", "dp-icnn:steps=1", "spen-best:steps=1:scales=2:blocks=1:width=4", "proximal-net:iterations=2"],
+)
 def test_every_energy_is_exported(name: str, tmp_path: Path) -> None:
     """The deep prior is exported elsewhere, with its shipped weights; other recipes differ in numbers alone."""
     written = write(fresh(name), tmp_path / "model.onnx")

@@ -220,7 +220,7 @@ def test_features_hold_what_was_said_or_an_estimate() -> None:
     plain = Observation(x.image, torch.ones_like(x.image))
     assert torch.equal(told(plain).noise, noise_estimate(plain, "gaussian"))
     model, _ = build(find_recipe("denoise").with_options(width=4), find_regime("dead-leaves"))
-    with pytest.raises(ValueError, match=r"this model is told the noise: features are \(image, seen, noise\)"):
+    with pytest.raises(ValueError, match=r"this model reads the noise level: features are \(image, seen, noise\)"):
         model.energy(plain.image.float(), plain)
 
 

@@ -14,12 +14,13 @@ from spen.tasks.denoising.build import build, denoiser
 from spen.tasks.denoising.data import Frame
 from spen.tasks.denoising.energy import ConvexDeepPrior, DeepPrior, Observation
 from spen.tasks.denoising.losses import target
-from spen.tasks.denoising.recipes import PAPER, RECIPES, Classical, Recipe, Schedule, System, find_recipe
+from spen.tasks.denoising.recipes import PAPER, RECIPES, Recipe, Schedule, System, find_recipe
 from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.train import stages_of
 
-TRAINED = [name for name, recipe in RECIPES.items() if not isinstance(recipe.method, Classical)]
-METHODS = [name for name in TRAINED if name not in PAPER or name == "paper/dp-3"]  # the same classes under other names
+# One recipe of each class; the others have other values of the same options.
+METHODS = ("proximal-net", "convnet", "convnet+", "foe-3", "dp-3", "dp-icnn", "dp-icnn+", "denoise", "depth", "unet")
+METHODS += ("spen-best", "paper/dp-3")
 SMALL = {"width": 4, "blocks": 1, "scales": 2}
 # They leave the first answer as it is: the search does nothing where every step lowers the energy.
 IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient", "line_search"}
@@ -28,9 +29,7 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("convnet", "blind"): {"residual": True},
     ("convnet", "residual"): {"blind": False},
     ("denoise", "momentum"): {"steps": 2},  # one step has no velocity
-    ("photo", "momentum"): {"steps": 2},
     ("denoise", "dampening"): {"steps": 2},
-    ("photo", "dampening"): {"steps": 2},
     ("depth", "dampening"): {"momentum": 0.5},
     ("spen-best", "dampening"): {"momentum": 0.5},
 }

@@ -13,16 +13,17 @@ import torch
 
 from spen.models import open_model
 from spen.tasks.denoising import crops as crops_module
-from spen.tasks.denoising import datasets, report, train
+from spen.tasks.denoising import report, train
+from spen.tasks.denoising import reproduce as table_module
 from spen.tasks.denoising.crops import Crops, windows
-from spen.tasks.denoising.data import Frame, StoredFrames
+from spen.tasks.denoising.data import Frame
 from spen.tasks.denoising.noise import parse_noise
 from spen.tasks.denoising.recipes import ABLATION, Network, System, expand_rows, find_recipe
 from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure
 from spen.tasks.denoising.reproduce import Job, _place, finished, join, line_of, options_by_row, reproduce
 from spen.tasks.task import ReproduceOrder
 from tests.helpers import docs_script
-from tests.tasks.denoising.few_rooms import few_rooms, whole_rooms
+from tests.tasks.denoising.few_rooms import few_rooms
 
 TINY = {
     "batches": 4,
@@ -38,7 +39,7 @@ TINY = {
 def small_data() -> Iterator[None]:
     """A table in a second instead of a minute."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (datasets, report, train):
+        for module in (report, train, table_module):
             patch.setattr(module, "open_splits", lambda regime, *, quick=False: few_rooms())
         yield
 
@@ -247,16 +248,6 @@ def test_a_changed_recipe_is_compared_by_the_seeds_that_both_have() -> None:
 def test_folders_of_changed_recipes_have_plain_names() -> None:
     job = Job("dp-3:steps=5", 1, ReproduceOrder(Path("out"), "rooms"))
     assert job.folder == Path("out/rooms/dp-3,steps=5/seed-1")
-
-
-def test_stored_frames_are_the_frames(tmp_path: Path) -> None:
-    frames = whole_rooms()
-    StoredFrames.write(tmp_path / "a.safetensors", frames.names, [[p.numpy() for p in f] for f in frames.frames])
-    stored = StoredFrames(tmp_path / "a.safetensors")
-    assert stored.names == frames.names
-    for mine, theirs in zip(stored.frame(1), frames.frame(1), strict=True):
-        assert mine.dtype == theirs.dtype
-        assert torch.equal(mine, theirs)
 
 
 GAUSSIAN = parse_noise("gaussian:25")

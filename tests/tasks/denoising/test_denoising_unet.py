@@ -23,6 +23,7 @@ from spen.tasks.denoising.train import stages_of, train
 from spen.tasks.denoising.unet import SHARE, DenoiserEnergy, UNetDenoiser, UNetPrior
 from spen.tasks.denoising.unet_gradient import WrittenUNet
 from spen.testing import check_energy
+from tests.tasks.denoising.few_rooms import few_rooms
 
 
 def size_of(net: torch.nn.Module) -> int:
@@ -136,7 +137,8 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compiled_training_is_the_training_that_is_not(name: str, blind: bool) -> None:
     x = _observation(12, 16)
     target = Target(torch.rand(2, 1, 12, 16, dtype=torch.float64), x.seen)
-    recipe = find_recipe(name).with_options(width=4, blocks=1, scales=2, blind=blind)
+    scales = 2 if name == "unet" else 1  # one scale less to trace: the formula is compared with autograd above
+    recipe = find_recipe(name).with_options(width=4, blocks=1, scales=scales, blind=blind)
     answers = []
     for compiled in (False, True):
         torch.manual_seed(0)
@@ -146,7 +148,7 @@ def test_compiled_training_is_the_training_that_is_not(name: str, blind: bool) -
         assert prior.compiled
         prior.compiled = compiled
         optimizer = torch.optim.SGD(model.parameters(), 1e-2)
-        for _ in range(3):
+        for _ in range(2):
             optimizer.zero_grad()
             objective(model, x, target).backward()
             optimizer.step()
@@ -213,7 +215,7 @@ def test_a_denoiser_is_trained_first_and_then_its_energy(tmp_path: Path) -> None
         recipe.with_options(batches=4, pretrain=0.5),
         find_regime("rooms"),
         tmp_path / "run",
-        quick=True,
+        splits=few_rooms(),
         accelerator="cpu",
         progress=False,
     )

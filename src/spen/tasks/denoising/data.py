@@ -7,19 +7,16 @@ Frames are pure functions of (seed, epoch, index), so that a resumed run sees th
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import safe_open
 from torch import Tensor
 
-from spen.storage import save_weights
 from spen.tasks.denoising.images import PEAK_M, BadImage, load_image
 from spen.tasks.denoising.metrics import surface_mask
 from spen.tasks.denoising.noise import Noise
@@ -104,24 +101,6 @@ class Subset(Frames):
 
     def frame(self, index: int, epoch: int = 0) -> Frame:
         return self.frames.frame(self.indices[index], epoch)
-
-
-class StoredFrames(Frames):
-    """The frames of one size of a safetensors file, for many processes that read the same ones."""
-
-    def __init__(self, path: Path) -> None:
-        with safe_open(path, framework="pt") as file:
-            self.names = json.loads(file.metadata()["names"])
-            self._parts = Frame(*(file.get_tensor(name) for name in Frame._fields))
-
-    def frame(self, index: int, epoch: int = 0) -> Frame:
-        """Noise is what it was when the frames were stored, in every epoch."""
-        return Frame(*(part[index] for part in self._parts))
-
-    @staticmethod
-    def write(path: Path, names: Sequence[str], frames: Iterable[Sequence[NDArray[np.generic]]]) -> None:
-        parts = (torch.from_numpy(np.stack(column)) for column in zip(*frames, strict=True))
-        save_weights(dict(zip(Frame._fields, parts, strict=True)), path, {"names": json.dumps(list(names))})
 
 
 class DepthPairs(Frames):

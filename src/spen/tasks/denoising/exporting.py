@@ -1,7 +1,7 @@
-"""Denoisers for export: what goes in, which sizes are free, and the filling of holes for every size at once.
+"""Denoisers for export: their inputs, which sizes are dynamic, and ``fill_pyramid`` for all sizes at once.
 
-``fill_pyramid`` takes more levels for larger images, which a graph cannot. Both forms here take as many as the largest
-image needs: below one pixel a level changes nothing.
+``fill_pyramid`` has more levels for larger images, which a graph cannot have. Both forms here have as many as the
+largest image needs: below one pixel a level changes nothing.
 """
 
 from __future__ import annotations
@@ -86,14 +86,14 @@ def _fill_onnx(image: Any, seen: Any, levels: int) -> Any:
 
 def exportable(model: spen.SPEN, recipe: Recipe) -> Exportable:
     """A trained model, ready to be exported."""
-    told = recipe.method.reads_noise
+    reads_noise = recipe.method.reads_noise
     side = Size("height", 8, LARGEST), Size("width", 8, LARGEST)
     shape = (BATCH, None, *side)
     fill = torch.ops.spen.fill_pyramid.default
     return Exportable(
         model=model,
-        example=(lambda seed: _with_noise(_example(seed))) if told else _example,
-        shapes={"image": shape, "seen": shape, **({"noise": (BATCH,)} if told else {})},
+        example=(lambda seed: _with_noise(_example(seed))) if reads_noise else _example,
+        shapes={"image": shape, "seen": shape, **({"noise": (BATCH,)} if reads_noise else {})},
         descend=isinstance(recipe.method, System),
         metadata={
             "task": recipe.task,
@@ -102,7 +102,7 @@ def exportable(model: spen.SPEN, recipe: Recipe) -> Exportable:
             "seen": "1 where there is a reading, 0 in a hole",
             **(
                 {"noise": "its standard deviation in units of the image; of a depth sensor strength / 306"}
-                if told
+                if reads_noise
                 else {}
             ),
             "y": "the image without noise, holes filled",

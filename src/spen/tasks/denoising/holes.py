@@ -1,4 +1,4 @@
-"""Fill what the sensor did not see, without learning: a filter that meets the zeros of a hole sees a cliff."""
+"""Fill missing readings, without parameters: to a filter the zeros of a hole would be an edge."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fill_nearest(
     noisy: Image,  # (H, W)
     valid: Mask,  # (H, W)
 ) -> Image:  # (H, W)
-    """Each hole takes its nearest reading: what a filter should read, because edges at the rim of a hole stay sharp."""
+    """Each hole takes its nearest reading, which keeps edges at the rim of a hole sharp: the input of a filter."""
     check_frame(noisy, valid)
     if valid.all():
         return noisy
@@ -32,10 +32,10 @@ def fill_smooth(
     valid: Mask,  # (H, W)
     sweeps: int = 20,
 ) -> Image:  # (H, W)
-    """The nearest reading, then `sweeps` averages of 3×3 inside the holes: what a hole should be answered with.
+    """The nearest reading, then `sweeps` averages of 3×3 inside the holes: the output of a filter.
 
     On development frames the averages lower the error in the holes by a tenth or more; as input of a filter they cost
-    0.2 dB on the readings, because they smear the edges at the rim. So filters read the one and answer with the other.
+    0.2 dB on the readings, because they blur the edges at the rim.
     """
     from scipy import ndimage
 
@@ -75,7 +75,7 @@ def fill_pyramid(
 
 @torch.library.custom_op("spen::fill_pyramid", mutates_args=())
 def _fill_exported(image: Tensor, seen: Tensor) -> Tensor:
-    """``fill_pyramid`` as one operation of an exported graph, which ``exporting`` writes for every size at once."""
+    """``fill_pyramid`` as one operation of an exported graph, which ``exporting`` decomposes for all sizes at once."""
     return fill_pyramid(image, seen)
 
 
@@ -85,7 +85,7 @@ def _(image: Tensor, seen: Tensor) -> Tensor:
 
 
 def check_frame(noisy: Image, valid: Mask) -> None:
-    """One frame as the baselines of one image take it, or an error."""
+    """Raise an error unless these are an image and a mask of one shape with a reading."""
     if noisy.ndim != 2 or noisy.shape != valid.shape:
         raise ValueError(f"noisy has shape {noisy.shape} and valid {valid.shape}, but both must be (H, W)")
     if valid.dtype != np.bool_:

@@ -2,7 +2,7 @@
 
 PNG, JPEG, TIFF, BMP, PGM and .npy files are read: grey of 8 bits, 16 bits or floats, colour of 8 bits, and in .npy
 files colour of every kind. Palettes become colours, one bit becomes black and white of 8 bits, transparency is kept
-aside and written again. Whatever is wrong with a file ends in one sentence that names it (``BadImage``).
+and written again. Every error is a ``BadImage`` that names the file in one sentence.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6
 """Red, green and blue to brightness and two differences of colours. The matrix is orthogonal: noise that is white and
 equal in the three colours stays so, and squared errors are those of the colours."""
 
-# What one stands for when the caller names no peak: full scale for 8 bits, the depth range for 16 bits (the bit depth
+# The default peak: full scale for 8 bits, the depth range for 16 bits (the bit depth
 # that depth sensors write, in millimetres), and the numbers themselves for floats.
 _DEFAULT_PEAK = {"uint8": 255.0, "uint16": DEPTH_PEAK_MM}
 
@@ -52,10 +52,10 @@ class LoadedImage:
     values: NDArray[np.generic]  # (H, W) or (H, W, 3): uint8, uint16, float16, float32 or float64
     peak: float
     holes: Holes = "auto"
-    alpha: NDArray[np.generic] | None = None  # (H, W), as it came; it is not denoised
+    alpha: NDArray[np.generic] | None = None  # (H, W); it is not denoised
 
     def tensor(self) -> Tensor:  # (C, H, W) float32
-        """values / peak, with what is not finite (a float image's way to say "no reading") as 0."""
+        """values / peak, with 0 for what is not finite (no reading in a float image)."""
         scaled = self.values.astype(np.float64) / self.peak
         scaled = np.where(np.isfinite(scaled), scaled, 0.0)
         planes = np.einsum("kc,hwc->khw", OPPONENT, scaled) if scaled.ndim == 3 else scaled[None]

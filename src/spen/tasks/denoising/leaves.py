@@ -22,20 +22,20 @@ SUPERSAMPLED = 2  # each pixel is the mean of so many squared, so that edges are
 class Leaves:
     """Images without noise; needs no download."""
 
-    def __init__(self, count: int, seed: int = 0, size: tuple[int, int] = SIZE) -> None:
+    def __init__(self, count: int, seed: int = 0) -> None:
         if count < 1:
             raise ValueError(f"count is {count} but there must be at least one image")
-        self.seed, self.size = seed, size
+        self.seed = seed
         self.names = [f"leaves-{seed}-{index:06d}" for index in range(count)]
 
     def truth(self, index: int) -> Tensor:  # (3, H, W): brightness and two differences of colours
-        colours = dead_leaves(np.random.default_rng([self.seed, index]), self.size)
+        colours = dead_leaves(np.random.default_rng([self.seed, index]))
         return torch.from_numpy(np.einsum("kc,hwc->khw", OPPONENT, colours).astype(np.float32))
 
 
-def dead_leaves(rng: np.random.Generator, size: tuple[int, int] = SIZE) -> NDArray[np.float64]:  # (H, W, 3) in [0, 1]
+def dead_leaves(rng: np.random.Generator) -> NDArray[np.float64]:  # (H, W, 3) in [0, 1]
     """One image: which leaf is seen at each pixel, then the colour and texture of that leaf."""
-    height, width = (SUPERSAMPLED * n for n in size)
+    height, width = (SUPERSAMPLED * n for n in SIZE)
     low, high = (SUPERSAMPLED * r for r in RADII)
     # The inverse of the distribution function of r⁻³ between its ends.
     radius = (low**-2 + rng.random(LEAVES) * (high**-2 - low**-2)) ** -0.5
@@ -49,7 +49,7 @@ def dead_leaves(rng: np.random.Generator, size: tuple[int, int] = SIZE) -> NDArr
     kind, amount = rng.integers(0, len(grain), LEAVES), rng.exponential(0.06, LEAVES) * (rng.random(LEAVES) < 0.6)
     shade = np.take_along_axis(grain, kind[seen][None], 0)[0] * amount[seen]
     image = np.clip(colour[seen] + shade[..., None], 0, 1)
-    return image.reshape(size[0], SUPERSAMPLED, size[1], SUPERSAMPLED, 3).mean((1, 3))
+    return image.reshape(SIZE[0], SUPERSAMPLED, SIZE[1], SUPERSAMPLED, 3).mean((1, 3))
 
 
 def _lay(seen: NDArray[np.int64], leaf: int, y: float, x: float, radius: float, angle: float, long: float) -> None:

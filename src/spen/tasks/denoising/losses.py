@@ -1,4 +1,4 @@
-"""What a denoiser is trained on: squared error over the pixels whose truth is known."""
+"""Inputs, targets and losses: squared error over the pixels whose truth is known."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Target(NamedTuple):
 
 
 def observation(frame: Frame) -> Observation:
-    """x: the reading and what of it is real. Parts (B, 1, H, W)."""
+    """x: the reading and its mask. Parts (B, 1, H, W)."""
     return Observation(frame.noisy, frame.valid.to(frame.noisy.dtype))
 
 

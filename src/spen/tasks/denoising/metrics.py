@@ -1,7 +1,7 @@
-"""PSNR = 20·log10(peak / RMSE), per frame over the scored pixels, then the mean over frames.
+"""PSNR = 20·log10(1 / RMSE), per frame over the scored pixels, then the mean over frames.
 
-Scored: the sensor saw the pixel and its truth is known. Surface: scored and away from depth edges and missing
-readings, so that flying pixels do not decide the figure. Holes: truth is known but the sensor saw nothing.
+Scored: there is a reading and its truth is known. Surface: scored and away from depth edges and missing readings, so
+that flying pixels do not dominate. Holes: truth is known, but there is no reading.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def masked_mse(
     truth: Tensor,  # the same
     mask: Tensor,  # the same, bool
 ) -> Tensor:  # (B,) or ()
-    """Σ_mask (y − y*)² / |mask|, one number a frame, NaN for a frame whose mask is empty.
+    """Σ_mask (y − y*)² / |mask| per frame, NaN for a frame whose mask is empty.
 
-    A prediction that is not a number is infinitely wrong: as NaN it would pass for a frame without pixels.
+    A prediction that is NaN counts as infinitely wrong, not as a frame without pixels.
     """
     if not prediction.shape == truth.shape == mask.shape:
         raise ValueError(
@@ -48,16 +48,15 @@ def psnr(
     prediction: Tensor,  # (B, 1, H, W) or (1, H, W), in units of the peak
     truth: Tensor,
     scored: Tensor,  # bool
-    peak: float = 1.0,
 ) -> Tensor:  # (B,) or ()
-    """20·log10(peak / RMSE) a frame over its scored pixels; surface PSNR is this with the surface mask."""
-    return 20.0 * np.log10(peak) - 10.0 * torch.log10(masked_mse(prediction, truth, scored))
+    """−20·log10(RMSE) per frame over its scored pixels; surface PSNR is this with the surface mask."""
+    return -10.0 * torch.log10(masked_mse(prediction, truth, scored))
 
 
 def clamped_psnr(prediction: Tensor, truth: Tensor) -> Tensor:  # (1, H, W), (1, H, W) -> ()
     """The PSNR of the authors' public code: of the prediction clamped to [0, 1], over every pixel, holes included.
 
-    The peak is the largest truth of what is scored at once: here, of the frame.
+    The peak is the largest truth of the frame.
     """
     every = torch.ones_like(truth, dtype=torch.bool)
     return psnr(prediction.clamp(0, 1), truth, every) + 20 * truth.max().double().log10()

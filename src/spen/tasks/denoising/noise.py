@@ -1,4 +1,4 @@
-"""Noise as people write it: gaussian:25, gaussian:0-55, poisson:30, depth-sensor:1, kinect:1. Imports no torch."""
+"""Noise as ``--noise`` takes it: gaussian:25, gaussian:0-55, poisson:30, depth-sensor:1, kinect:1. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """σ̂² = a low quartile, over high frequencies, of the mean squared DCT coefficients of the flattest 8×8 windows.
 
-White noise has the same variance in every coefficient of an orthonormal transform, and coefficients that do not know of
-each other: choosing windows by their low frequencies does not bias the high ones. Texture adds to some frequencies and
-not to others, hence the quartile. A depth sensor's noise is white in disparity 1/z, in which planes are linear.
+White noise has independent coefficients of one variance in an orthonormal transform, so choosing windows by their low
+frequencies does not bias the high ones. Texture adds to some frequencies and not to others, hence the quartile. A depth
+sensor's noise is white in disparity 1/z, in which planes are linear.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = ["frame_noise", "gaussian_sigma", "noise_estimate", "sensor_strength"]
 
 SIDE = 8
 FEWEST = 16
-"""Windows to estimate from at least; of an image with fewer the estimate is 0, and nothing is taken away."""
+"""Windows needed at least; for an image with fewer the estimate is 0, and nothing is removed."""
 
 _SHARE = {"gaussian": 0.02, "depth-sensor": 0.1}  # of all windows; noise in steps needs more windows to average over
 
 
 def noise_estimate(x: Observation, kind: Kind) -> Tensor:  # (B, 1, 1, 1)
-    """The noise of each image in units of the image, as a model is told it."""
+    """The noise level of each image in units of the image."""
     if kind == "depth-sensor":
         return SENSOR_UNIT * sensor_strength(x.image, x.seen).view(-1, 1, 1, 1)
     return gaussian_sigma(x.image, x.seen).view(-1, 1, 1, 1)
 
 
 def frame_noise(frame: Frame, kind: Kind) -> Tensor:  # ()
-    """The noise of a frame as a model is told it. Of colours the plane with the least: the others have texture."""
+    """The noise level of a frame. Of colours the plane with the least noise: the others have texture."""
     return noise_estimate(Observation(frame.noisy[:, None], frame.valid[:, None].float()), kind).min()
 
 

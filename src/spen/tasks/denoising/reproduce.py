@@ -13,17 +13,23 @@ import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from spen.models import open_model
 from spen.storage import write_json, write_whole
+from spen.tasks.denoising.datasets import open_splits
+from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.recipes import ABLATION, RECIPES, Classical, Recipe, System, expand_rows, find_recipe
 from spen.tasks.denoising.regimes import find_regime
+from spen.tasks.denoising.report import write_report
+from spen.tasks.denoising.train import describe_run, evaluate, train
 from spen.tasks.options import accelerator_of, resolve_device
 from spen.tasks.task import Reproduced, ReproduceOrder
+from spen.training import Run
 
 QUICK_ROWS = ("tv", "foe-3", "dp-3")
 QUICK_OPTIONS = {
@@ -44,13 +50,12 @@ Option = tuple[str, Any]  # name and value
 
 @dataclass(frozen=True)
 class Job:
-    """One row with one seed. ``order.data`` is a name; ``frames`` is a folder of stored frames."""
+    """One row with one seed."""
 
     recipe: str
     seed: int
     order: ReproduceOrder
     options: tuple[Option, ...] = ()
-    frames: Path | None = None
 
     @property
     def folder(self) -> Path:
@@ -74,23 +79,20 @@ def reproduce(order: ReproduceOrder) -> Reproduced:
     out = results_folder(order)
     names = tuple(name for name in expand_rows(order.rows or (QUICK_ROWS if order.quick else ())) if name != "none")
     chosen = options_by_row(names, order.data, order.settings)  # mistakes are raised before anything is trained
-    from spen.tasks.denoising.report import write_report
-
     for source in order.merge:
         join(source, order.out, out.name)
-    with _stored_frames(order, needed=order.jobs > 1 and bool(names)) as frames:
-        # All rows with the first seed, then with the next: what the first had to compile is cached for the others.
-        jobs = [
-            Job(name, seed, replace(order, tell=print), chosen[name], frames)
-            for seed in order.seeds
-            for name in names
-            if seed == order.seeds[0] or name not in DETERMINISTIC
-        ]
-        results = []
-        for result in _run_all(jobs, order.jobs):
-            results.append(result)
-            text = f"{result['psnr']:.2f} dB" if "psnr" in result else result.get("problem", "unfinished")
-            order.tell(f"  {result['recipe']} (seed {result['seed']}): {text}")
+    # All rows with the first seed, then with the next: what the first had to compile is cached for the others.
+    jobs = [
+        Job(name, seed, replace(order, tell=print), chosen[name])
+        for seed in order.seeds
+        for name in names
+        if seed == order.seeds[0] or name not in DETERMINISTIC
+    ]
+    results = []
+    for result in _run_all(jobs, order.jobs):
+        results.append(result)
+        text = f"{result['psnr']:.2f} dB" if "psnr" in result else result.get("problem", "unfinished")
+        order.tell(f"  {result['recipe']} (seed {result['seed']}): {text}")
     done = {(r["recipe"], r["seed"]) for r in results}
     results += [r for r in finished(order) if (r["recipe"], r["seed"]) not in done]
     results.sort(key=lambda r: (_place(r["recipe"]), r["recipe"], r["seed"]))
@@ -114,14 +116,6 @@ def run_job(job: Job) -> dict[str, Any]:
 
     A finished run with the same settings is not run again: its scores are read from its folder.
     """
-    import torch
-
-    from spen.models import open_model
-    from spen.tasks.denoising.data import StoredFrames
-    from spen.tasks.denoising.datasets import Splits, open_splits
-    from spen.tasks.denoising.train import describe_run, evaluate, train
-    from spen.training import Run
-
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.backends.cudnn.benchmark = True  # crops have one size, so the search for the best kernel pays
     order, recipe, regime = job.order, job.planned(), find_regime(job.order.data)
@@ -132,10 +126,7 @@ def run_job(job: Job) -> dict[str, Any]:
             Run.begin(job.folder, describe_run(recipe, regime, quick=order.quick), job.seed)
             return {**common, **json.loads(scores.read_text())}
         began = time.monotonic()
-        if job.frames is None:
-            splits = open_splits(regime, quick=order.quick)
-        else:
-            splits = Splits(*(StoredFrames(_stored(job.frames, name)) for name in Splits._fields))
+        splits = open_splits(regime, quick=order.quick)
         run = train(
             recipe,
             regime,
@@ -211,11 +202,6 @@ def _references(order: ReproduceOrder) -> tuple[dict[str, float], list[dict[str,
 
     The shipped model was trained longer on the same rooms.
     """
-    from spen.models import open_model
-    from spen.tasks.denoising.datasets import open_splits
-    from spen.tasks.denoising.holes import fill_pyramid
-    from spen.tasks.denoising.train import evaluate
-
     frames = getattr(open_splits(find_regime(order.data), quick=order.quick), _split(order))
     noisy = evaluate(lambda x: fill_pyramid(x.image, x.seen), frames)
     if not order.quick or order.data != "rooms":
@@ -276,36 +262,6 @@ def _common(recipe: str, data: str, seed: int, folder: Path) -> dict[str, Any]:
 def _place(name: str) -> int:
     order = list(dict.fromkeys([*RECIPES, *ABLATION]))
     return order.index(name) if name in order else len(order)
-
-
-@contextmanager
-def _stored_frames(order: ReproduceOrder, *, needed: bool) -> Iterator[Path | None]:
-    """A folder with frames that take long to make, made once by all processes; None where each row reads its own."""
-    from spen.tasks.denoising.data import StoredFrames
-    from spen.tasks.denoising.datasets import Splits, open_splits
-
-    regime = find_regime(order.data)
-    if not needed or not regime.depth or regime.folder:  # other images are decoded in a moment
-        yield None
-        return
-    folder = order.out / f"frames-{regime.name}"
-    try:
-        with multiprocessing.get_context("spawn").Pool(order.jobs) as pool:
-            for name, frames in zip(Splits._fields, open_splits(regime, quick=order.quick), strict=True):
-                made = pool.imap(partial(_arrays, frames), range(len(frames)), chunksize=8)
-                StoredFrames.write(_stored(folder, name), frames.names, made)
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _stored(folder: Path, split: str) -> Path:
-    return folder / f"{split}.safetensors"
-
-
-def _arrays(frames: Any, index: int) -> list[Any]:
-    # Arrays are pickled by value. Tensors would each hold a file descriptor, and a table has thousands of them.
-    return [part.numpy() for part in frames.frame(index)]
 
 
 def _run_all(todo: list[Job], jobs: int) -> Iterator[dict[str, Any]]:

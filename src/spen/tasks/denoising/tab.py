@@ -27,7 +27,7 @@ WINDOW = (64, 80)
 
 
 class DenoisingTab:
-    """Its methods ``denoise`` and ``landscape`` may be called by anybody, with anything; what is wrong is an error."""
+    """``denoise`` and ``landscape`` are reached from the network with any arguments; wrong ones are an error."""
 
     title = "Denoising"
     style = (resources.files("spen.tasks.denoising") / "tab.css").read_text(encoding="utf-8")

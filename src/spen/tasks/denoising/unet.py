@@ -68,8 +68,8 @@ class UNet(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         height, width = image.shape[-2:]
-        # Each coarser scale halves the size: work on the next multiple of the unit, and cut the rest off again. Written
-        # as u·⌈n/u⌉, and the cut as negative padding, it can be exported for every size at once.
+        # Each coarser scale halves the size: pad to the next multiple of the unit, and cut that off again. Written as
+        # u·⌈n/u⌉, and the cut as negative padding, it can be exported for all sizes at once.
         unit = self.unit
         right, below = unit * ((width + unit - 1) // unit) - width, unit * ((height + unit - 1) // unit) - height
         hidden = self.enter(F.pad(image, (0, right, 0, below), mode="replicate"))
@@ -93,20 +93,20 @@ class UNetPrior(Energy):
     without a slope. The net reads f; the level B y − ½; 1 − m, where the sensor saw nothing; and s·m(y − x), how far
     the descent has come, which makes it a learned data term too.
 
-    ``blind`` is for depth images, where an edge of a metre is a hundred times the noise: it would rule the net, its
-    gradient and the smoothing. Then f and s·m(y − x) are compressed by ρ(u) = 3 asinh(u/3), which leaves noise as it
-    is; the energy is ½‖R‖² + a⟨f, R⟩, without the square of af that smooths edges; and the net does not read the level,
-    from which it learns by heart where in one room it is. As R(½R + af) ≥ −½(af)² and ρ grows like a logarithm, the
-    data term bounds the whole from below wherever there is a reading.
+    ``blind`` is for depth images, where an edge of a metre is a hundred times the noise and would dominate the net, its
+    gradient and the smoothing. Then f and s·m(y − x) are compressed by ρ(u) = 3 asinh(u/3), which hardly changes noise;
+    the energy is ½‖R‖² + a⟨f, R⟩, without the square of af that smooths edges; and the net does not read the level,
+    from which it would memorise the places of one room. As R(½R + af) ≥ −½(af)² and ρ grows like a logarithm, the data
+    term bounds the sum from below wherever there is a reading.
 
-    ``floor`` > 0 is for a range of noise: s = 1 / (σ + floor) for every image, σ being what the features say of its
-    noise, P is divided by s², and the net reads log s as one more plane, the same at every pixel. So noise of every
-    level meets the net at its own size, and where there is almost none the net is told.
+    ``floor`` > 0 is for a range of noise levels: s = 1 / (σ + floor) for every image, σ being the noise of the
+    features, P is divided by s², and the net reads log s as one more plane, the same at every pixel. So noise of every
+    level has the same size for the net.
 
-    ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU, where ∇E is taken by its
-    formula, in training with ``Written``; prediction and the plain energy keep full precision. ``compiled`` turns
-    that formula and its derivative into fused kernels behind one launch each, if Triton is there (``torch.compile``):
-    it is made of some hundred small kernels, which cost a host longer to start than a card to run.
+    ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU in training with ``Written``;
+    prediction and the plain energy keep full precision. ``compiled`` fuses the formula of ∇E and its derivative by
+    ``torch.compile``, if Triton is installed: they are some hundred small kernels, which take longer to launch than to
+    run.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class UNetPrior(Energy):
         if not self.floor:
             return self.scale
         if not isinstance(features, NoisyObservation):
-            raise ValueError("this model is told the noise: features are (image, seen, noise), and came without noise")
+            raise ValueError("this model reads the noise level: features are (image, seen, noise), not (image, seen)")
         return 1 / (features.noise.abs() + self.floor)
 
     def denoised(self, y: Tensor, features: Observed) -> Tensor:  # (B, 1, H, W) -> (B, 1, H, W)
@@ -159,10 +159,10 @@ class UNetPrior(Energy):
         seen, scale = features.seen.to(y), self.scale_of(features)
         level = _window_sums(y) / _window_sums(torch.ones_like(y[:1]))
         fine, moved = scale * (y - level), scale * seen * (y - features.image)
-        told = [(0.5 * torch.log(self.floor * scale)).expand_as(y)] if isinstance(scale, Tensor) else []
+        log_scale = [(0.5 * torch.log(self.floor * scale)).expand_as(y)] if isinstance(scale, Tensor) else []
         if self.blind:
-            return torch.cat([_compressed(fine), 1 - seen, *told, _compressed(moved)], 1)
-        return torch.cat([fine, level - 0.5, 1 - seen, *told, moved], 1)
+            return torch.cat([_compressed(fine), 1 - seen, *log_scale, _compressed(moved)], 1)
+        return torch.cat([fine, level - 0.5, 1 - seen, *log_scale, moved], 1)
 
     def _energies(self, found: Tensor, planes: Tensor, features: Observed) -> Tensor:  # (B, C, H, W) -> (B,)
         share = SHARE * planes[:, :1]
@@ -200,7 +200,7 @@ class UNetPrior(Energy):
         return WrittenUNet(self.net, self.precision if like.is_cuda else None)
 
     def _whole(self, image: Tensor) -> bool:
-        """Whether every scale of the net halves the size without a rest."""
+        """Whether every scale of the net halves an even size."""
         return image.shape[-1] % self.net.unit == 0 and image.shape[-2] % self.net.unit == 0
 
     def _compiles(self, like: Tensor) -> bool:
@@ -208,12 +208,12 @@ class UNetPrior(Energy):
 
 
 def written_slope(prior: UNetPrior, y: Tensor, *x: Tensor) -> tuple[Tensor, Tensor]:
-    """∇P and P by the formula of ``prior``, of tensors alone: what is compiled."""
+    """∇P and P by the formula of ``prior``, as a function of tensors, for ``torch.compile``."""
     return prior._slope(prior._written(y), y, _observed(*x))
 
 
 def written_denoised(prior: UNetPrior, y: Tensor, *x: Tensor) -> Tensor:
-    """The feed-forward denoiser of ``prior`` by its written net, of tensors alone: what is compiled."""
+    """The feed-forward denoiser of ``prior`` by ``WrittenUNet``, as a function of tensors, for ``torch.compile``."""
     net = prior._written(y)
     return prior._denoised(lambda planes: net(planes)[0], y, _observed(*x))
 
@@ -229,7 +229,7 @@ _HOW: dict[str, Any] = {"mode": "reduce-overhead", "dynamic": False}  # fused, a
 def program_of(prior: UNetPrior) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """``written_slope`` and ``written_denoised``, compiled for one prior."""
     if prior not in _PROGRAMS:
-        # torch.compile counts programs by code object and gives up after a few: each prior gets code of its own.
+        # torch.compile limits the programs of one code object: each prior gets a copy.
         own = (FunctionType(f.__code__.replace(), f.__globals__) for f in (written_slope, written_denoised))
         slope, denoised = (torch.compile(f, **_HOW) for f in own)
         _PROGRAMS[prior] = slope, denoised
@@ -272,7 +272,7 @@ class DenoiserEnergy(Energy):
 
 
 class UNetDenoiser(nn.Module):
-    """The net of a ``UNetPrior`` as a predictor, Observation → image: asked once and trusted."""
+    """The net of a ``UNetPrior`` as a feed-forward predictor, Observation → image."""
 
     def __init__(self, prior: UNetPrior) -> None:
         super().__init__()

@@ -1,8 +1,7 @@
-"""A U-Net R and v ↦ Jᵀv, both as plain layers: what a gradient of ½‖R‖² needs, with one derivative left to take.
+"""A U-Net R and v ↦ Jᵀv, both as plain layers: the gradient of ½‖R‖², which training differentiates once.
 
-Autograd's own gradient of an energy is differentiated twice in training, and the second derivative of a convolution is
-what cuDNN does worst. Here the backward pass is itself a net of ordinary (transposed) convolutions, so training
-differentiates once, in whatever precision and layout is fastest.
+With autograd the energy is differentiated twice in training, and the second derivative of a convolution is slow in
+cuDNN. Here the backward pass is itself a net of ordinary (transposed) convolutions, in any precision and layout.
 """
 
 from __future__ import annotations

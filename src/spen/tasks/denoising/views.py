@@ -1,4 +1,4 @@
-"""What the tab of denoising shows: an image and its noise, and the systems' answers at every iteration, as HTML."""
+"""The content of the denoising tab as HTML: an image, its noise, and the outputs of systems at every iteration."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spen.viewer.pictures import Scale, legend, paint, shrunk
 
 Noise = Literal["depth sensor", "Gaussian", "none"]
 MAX_PIXELS = 1_500_000
-"""A descent on two cores takes seconds up to here, and a gigabyte of memory."""
+"""The largest upload: a descent takes seconds on two cores and a gigabyte of memory."""
 
 EXAMPLES = 6
 """Test rooms of the page."""
@@ -46,7 +46,7 @@ STRENGTHS: dict[Noise, tuple[float, float, str]] = {
 
 @dataclass(frozen=True)
 class Baseline:
-    """A system that needs no training, and what it is."""
+    """A system that needs no training, and a description."""
 
     about: str
     denoise: Denoise
@@ -69,7 +69,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a system made of a frame: y_0 … y_T, or its one answer; energies and rates where it descends one."""
+    """The outputs of a system for a frame: y_0 … y_T with energies and rates, or one if it does not descend."""
 
     name: str
     outputs: list[Tensor]  # (1, H, W) each
@@ -97,14 +97,14 @@ def example(number: int) -> Scene:
 
 
 def thumbnail(scene: Scene) -> str:
-    """The address of the scene, small."""
+    """A small picture of the scene as a data URL."""
     low, high = np.percentile(scene.image[scene.known].numpy(), [1, 99])
     values = with_gaps(scene.image, scene.known)
     return paint(shrunk(values, 160), Scale(scene.name, DEPTH_COLOURS, float(low), float(high)))
 
 
 def upload(path: str | Path, peak: float | None = None) -> Scene:
-    """An image file. Whatever is wrong with it ends in one sentence that calls it by its name."""
+    """An image file. Errors name the file without its folder."""
     path = Path(path)
     try:
         image = load_image(path, peak, max_pixels=MAX_PIXELS)
@@ -117,10 +117,10 @@ def upload(path: str | Path, peak: float | None = None) -> Scene:
 
 
 def observe(scene: Scene, noise: Noise, strength: float, *, seed: int = 0) -> Frame:
-    """The frame a system is given: the image through a sensor, with Gaussian noise, or as it is.
+    """The input of a system: the image read by a sensor, with Gaussian noise, or without added noise.
 
-    `strength` is the sensor's, of which 12.2 makes 30 dB on rooms, or σ in 255ths of the peak. As it is, there is no
-    truth: nothing of the frame is scored.
+    `strength` is that of the sensor, of which 12.2 makes 30 dB on rooms, or σ in 255ths of the peak. Without added
+    noise there is no truth, and nothing is scored.
     """
     image, known = scene.image * PEAK_M, scene.known
     generator = torch.Generator().manual_seed(seed)
@@ -137,7 +137,7 @@ def observe(scene: Scene, noise: Noise, strength: float, *, seed: int = 0) -> Fr
 
 
 def answer(name: str, system: tuple[Denoise, spen.SPEN | None], frame: Frame) -> Answer:
-    """Run a system on a frame, and keep the way if it descends."""
+    """Run a system on a frame; keep all iterates if it descends."""
     denoise, model = system
     x = planes(frame)
     began = time.perf_counter()
@@ -159,7 +159,7 @@ def answer(name: str, system: tuple[Denoise, spen.SPEN | None], frame: Frame) ->
 
 
 def show(scene: Scene, frame: Frame, answers: Sequence[Answer]) -> str:
-    """Truth, reading and answers with their errors, curves below, figures at the end."""
+    """Truth, reading and outputs with their errors, then curves, then a table of scores."""
     last = max((len(a.outputs) - 1 for a in answers), default=0)
     known = bool(frame.scored.any())
     scales = _scales(scene, frame, answers)
@@ -207,7 +207,7 @@ def _still(
     scales: _Scales,
     error: NDArray[np.floating] | None = None,
 ) -> str:
-    """A column whose picture stays; below it its errors, or the colour bars where it has none."""
+    """A column with one picture; below it its errors, or the colour bars where it has none."""
     if error is None:
         below = f'<div class="bars">{legend(scales.image)}{legend(scales.error, signed=True)}</div>'
     else:
@@ -265,7 +265,7 @@ def _charts(frame: Frame, answers: Sequence[Answer], last: int, known: bool) -> 
 
 
 def _figures(scene: Scene, frame: Frame, answers: Sequence[Answer], known: bool) -> str:
-    """One line a system: what it reached and how long it took."""
+    """One row per system: scores, energy, steps and seconds."""
     head = ["", *(["PSNR", "on surfaces"] if known else []), *(["in holes"] if known and scene.depth else [])]
     head += ["energy", "steps", "seconds"]
     rows = []

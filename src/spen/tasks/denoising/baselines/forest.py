@@ -68,10 +68,6 @@ class Tree(NamedTuple):
     right: Ints  # (nodes,)
     filters: Floats  # (nodes, size²) over p − c, the bias b in the place of the centre; 0 in inner nodes
 
-    def filters_of(self, probes: Floats) -> Floats:  # (N, PROBES) -> (N, size²)
-        """A copy of the filter of each row's leaf."""
-        return self.filters[self.leaves(probes)]
-
     def leaves(self, probes: Floats) -> Ints:  # (N, PROBES) -> (N,)
         """The leaf each row falls into."""
         node = np.zeros(len(probes), np.int32)
@@ -85,9 +81,9 @@ class Tree(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """What a leaf must know of its samples: Σ d dᵀ, Σ d·t, Σ t² and γ, with t = y − c and d = p − c (1 at the centre).
+    """Sums over the samples of a leaf: Σ d dᵀ, Σ d·t, Σ t² and γ, with t = y − c and d = p − c (1 at the centre).
 
-    They add up, so the moments of one child are the parent's less the other's.
+    The moments of one child are the parent's minus the other's.
     """
 
     gram: NDArray[np.float64]  # (D, D)
@@ -117,7 +113,7 @@ class Moments(NamedTuple):
 
 
 class FilterForest:
-    """The mean of its trees' answers. Make one with ``FilterForest.fit`` or ``FilterForest.load``."""
+    """The mean of its trees' predictions. Make one with ``FilterForest.fit`` or ``FilterForest.load``."""
 
     def __init__(self, config: ForestConfig, trees: list[Tree]) -> None:
         self.config, self.trees = config, trees
@@ -129,18 +125,16 @@ class FilterForest:
         for first in range(0, len(every_row), BLOCK):
             rows, columns = every_row[first : first + BLOCK], every_column[first : first + BLOCK]
             probes = np.ascontiguousarray(maps[:, rows, columns].T)
-            filters = self.trees[0].filters_of(probes)
-            for tree in self.trees[1:]:
-                filters += tree.filters_of(probes)
+            filters: Floats = sum(tree.filters[tree.leaves(probes)] for tree in self.trees)  # type: ignore[assignment]
             patches = _patches(filled, rows, columns, self.config.size)
             image[rows, columns] += np.einsum("nd,nd->n", patches, filters) / len(self.trees)
         return fill_smooth(image, valid)
 
     @classmethod
     def fit(cls, frames: Iterable[Frame], config: ForestConfig | None = None, seed: int = 0) -> FilterForest:
-        """Grow the trees, each on its own sample of the scored pixels of ``frames`` (crops do as well as frames)."""
+        """Grow the trees, each on its own sample of the scored pixels of ``frames`` (or of crops)."""
         config = config or ForestConfig()
-        prepared = [_Prepared.of(frame) for frame in frames]
+        prepared = [_Prepared.of(frame) for frame in frames if frame.valid.any()]
         total = sum(len(p.rows) for p in prepared)
         if total < 2 * config.least:
             raise ValueError(f"the frames have {total} scored pixels, but a split needs {2 * config.least} at least")
@@ -180,9 +174,6 @@ class _Prepared(NamedTuple):
     @classmethod
     def of(cls, frame: Frame) -> _Prepared:
         noisy, valid, truth, scored = (part[0].numpy() for part in frame[:4])
-        if not valid.any():
-            empty = np.zeros(0, np.intp)
-            return cls(noisy, np.zeros((PROBES, 0, 0), np.float32), truth, empty, empty)
         filled = fill_nearest(noisy, valid)
         return cls(filled, probe_maps(filled, valid), truth, *np.nonzero(scored))
 
@@ -190,15 +181,15 @@ class _Prepared(NamedTuple):
 def _sample(
     prepared: list[_Prepared], total: int, config: ForestConfig, rng: np.random.Generator
 ) -> tuple[Floats, Floats, Floats]:  # patches (N, size²), targets (N,), tests (N, PROBES)
-    parts: tuple[list[Floats], list[Floats], list[Floats]] = ([], [], [])
+    samples = []
     for p in prepared:
         count = min(len(p.rows), round(config.samples * len(p.rows) / total))
         chosen = rng.choice(len(p.rows), count, replace=False)
         rows, columns = p.rows[chosen], p.columns[chosen]
-        parts[0].append(_patches(p.filled, rows, columns, config.size))
-        parts[1].append(p.truth[rows, columns] - p.filled[rows, columns])
-        parts[2].append(p.maps[:, rows, columns].T)
-    return np.concatenate(parts[0]), np.concatenate(parts[1]), np.concatenate(parts[2])
+        target = p.truth[rows, columns] - p.filled[rows, columns]
+        samples.append((_patches(p.filled, rows, columns, config.size), target, p.maps[:, rows, columns].T))
+    patches, targets, tests = (np.concatenate(part) for part in zip(*samples, strict=True))
+    return patches, targets, tests
 
 
 def _patches(image: Image, rows: NDArray[np.intp], columns: NDArray[np.intp], size: int) -> Floats:  # (N, size²)
@@ -259,7 +250,7 @@ def _best_split(
         count = int(low.sum())
         if not least <= count <= len(judges) - least:
             continue
-        # The smaller child is summed, the larger one is what is left.
+        # Moments of the smaller child are summed, those of the larger one are the difference.
         few = low if 2 * count <= len(judges) else ~low
         part = Moments.of(p[few], t[few])
         value = part.solve(config.ridge)[1] + whole.less(part).solve(config.ridge)[1]

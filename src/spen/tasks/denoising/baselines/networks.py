@@ -1,10 +1,10 @@
 """Feed-forward nets, Observation → image: a convnet of the DeepPrior's shape, and unrolled proximal iterations.
 
-Train them with ``spen.training.fit`` and the ``Feedforward`` objective, as the Init of a SPEN.
+They are the Init of a SPEN, trained with the ``Feedforward`` objective.
 
-Holes: both nets read the image with its holes filled from a pyramid of averages (``fill_pyramid``), which learns
-nothing and passes gradients. The convnet also sees where the holes were, as a second channel that is 0 where there is a
-reading: on images without holes it is the one-channel net. The proximal net needs no channel: its data term has m = 0.
+Both nets read the image with its holes filled by ``fill_pyramid``, which has no parameters and passes gradients. The
+convnet also reads where the holes were, as a second channel that is 0 where there is a reading: without holes it is the
+one-channel net. The proximal net needs no channel: its data term has m = 0 in holes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from spen.tasks.denoising.holes import fill_pyramid
 class ConvNet(nn.Module):
     """7×7×32, SoftPlus, 7×7×32, SoftPlus, 1×1×1: the DeepPrior without its pooling (Sec. 6.1, 37.0 dB there).
 
-    ``scale`` multiplies the image on the way in and divides it on the way out; choose it so that the noise is near
-    0.05 … 0.1. ``depth`` counts the wide convolutions, so that a net of any size can be made. With ``residual`` the
-    net adds to its input and starts as the identity. ``blind`` takes the mean out of the first kernels, so that the
-    net sees differences alone and answers x + c with y + c; it needs ``residual``.
+    ``scale`` multiplies the input and divides the output; choose it so that the noise is near 0.05 … 0.1. ``depth``
+    counts the wide convolutions. With ``residual`` the net adds to its input and starts as the identity. ``blind``
+    removes the mean of the first kernels, so that the net sees differences alone and maps x + c to y + c; it needs
+    ``residual``.
     """
 
     def __init__(
@@ -47,8 +47,7 @@ class ConvNet(nn.Module):
             raise ValueError(f"a convnet has at least one layer of one channel, not depth {depth} and width {width}")
         if blind and not residual:
             raise ValueError("a net that is blind to absolute values cannot answer with them; use residual=True")
-        _check_size(size)
-        _check_scale(scale)
+        _check_size_and_scale(size, scale)
         self.first = nn.Conv2d(2 if mask else 1, width, size)
         self.rest = nn.ModuleList(nn.Conv2d(width, width, size) for _ in range(depth - 1))
         self.last = nn.Conv2d(width, 1, 1)
@@ -87,12 +86,12 @@ class ProximalNet(nn.Module):
 
         u ← Π_{|u_k| ≤ λ_k}(u + σ_t K ȳ)                        the dual prox: projection onto the ℓ∞ ball
         y ← (y − τ_t Kᵀu + 2τ_t m x) / (1 + 2τ_t m)             the prox of the masked quadratic, in closed form
-        ȳ ← y + θ (y − y_before)
+        ȳ ← y + (y − y_before)
 
     Filters and λ are shared by the iterations, the steps σ_t and τ_t are not. Filters start as the lowest cosines of
-    the DCT and keep a zero mean whatever training does: one step of Adam on a filter that sees absolute depth, whose
-    response is a hundred times that to noise, undoes the rest. K pads by reflection and Kᵀ is its exact
-    adjoint, so that with enough iterations and στ‖K‖² < 1 the minimum is reached. ``scale`` is as in ``ConvNet``.
+    the DCT and keep a zero mean in training: a filter that responds to absolute depth responds a hundred times as much
+    as to noise, and one step of Adam on it would undo all others. K pads by reflection and Kᵀ is its exact adjoint, so
+    that with enough iterations and στ‖K‖² < 1 the minimum is reached. ``scale`` is as in ``ConvNet``.
     """
 
     def __init__(
@@ -104,14 +103,12 @@ class ProximalNet(nn.Module):
         scale: float = 1.0,
         strength: float = 0.05,
         step: float = 0.8,
-        extrapolation: float = 1.0,
     ) -> None:
         """``strength`` is λ at the start, ``step`` is σ and τ at the start, where ‖K‖ ≈ 1.1."""
         super().__init__()
         if iterations < 1 or filters < 1:
             raise ValueError(f"a proximal net needs an iteration and a filter, not {iterations} and {filters}")
-        _check_size(size)
-        _check_scale(scale)
+        _check_size_and_scale(size, scale)
         if filters > size * size - 1:
             raise ValueError(
                 f"{size}×{size} pixels have {size * size - 1} cosines without a mean, but {filters} filters"
@@ -121,7 +118,7 @@ class ProximalNet(nn.Module):
         self.thresholds = Positive([strength] * filters, learned=True, name="the strength of a proximal net")
         self.dual_steps = Positive([step] * iterations, learned=True, name="the step of a proximal net")
         self.primal_steps = Positive([step] * iterations, learned=True, name="the step of a proximal net")
-        self.scale, self.margin, self.iterations, self.extrapolation = scale, size // 2, iterations, extrapolation
+        self.scale, self.margin = scale, size // 2
 
     def forward(self, observation: Observation) -> Tensor:  # (B, 1, H, W) twice -> (B, 1, H, W)
         return self.iterates(observation)[-1]
@@ -138,15 +135,9 @@ class ProximalNet(nn.Module):
         for sigma, tau in zip(self.dual_steps(), self.primal_steps(), strict=True):
             dual = project_linf(dual + sigma * self.analyse(ahead), radius)
             before, y = y, prox_masked_square(y - tau * self.synthesise(dual), x, seen, tau)
-            ahead = y + self.extrapolation * (y - before)
+            ahead = y + (y - before)
             path.append(y)
         return [y / self.scale for y in path]
-
-    def energy(self, y: Tensor, observation: Observation) -> Tensor:  # (B, 1, H, W) -> (B,)
-        """‖m·s(y − x)‖² + Σ_k λ_k ‖f_k ∗ s·y‖₁, in the scaled units s·y that the iterations use."""
-        data = (self.scale * (y - observation.image)).square() * observation.seen
-        prior = self.thresholds()[:, None, None] * self.analyse(self.scale * y).abs()
-        return data.flatten(1).sum(1) + prior.flatten(1).sum(1)
 
     def filters(self) -> Tensor:  # (K, 1, size, size)
         """f_k, of zero mean."""
@@ -206,7 +197,7 @@ def spectral_bound(kernel: Tensor, grid: int = 64) -> Tensor:  # (K, 1, size, si
 
 
 def _start_responsive(layer: nn.Module) -> None:
-    """He's variance, and kernels with zero mean: blind to absolute depth at first, each unit at softplus's bend."""
+    """He's variance, and kernels of zero mean, which start without a response to absolute depth."""
     assert isinstance(layer, nn.Conv2d)
     assert layer.bias is not None
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
@@ -219,12 +210,9 @@ def _reflected(image: Tensor, margin: int) -> Tensor:
     return F.pad(image, (margin,) * 4, mode="reflect") if margin else image
 
 
-def _check_size(size: int) -> None:
+def _check_size_and_scale(size: int, scale: float) -> None:
     if size < 1 or size % 2 == 0:
         raise ValueError(f"a filter must have a centre: its size must be odd, not {size}")
-
-
-def _check_scale(scale: float) -> None:
     if not (scale > 0 and math.isfinite(scale)):
         raise ValueError(f"the scale must be positive and finite, not {scale}")
 

@@ -20,9 +20,9 @@ class Piece:
     shapes: list[Shape]
     size: tuple[float, float, float]
 
-    def placed(self, x: float, y: float, angle: float, z: float = 0.0) -> Piece:
+    def placed(self, x: float, y: float, angle: float) -> Piece:
         """Turned about the middle of its back edge, then moved there."""
-        rotation, shift = yaw(angle), np.array([x, y, z])
+        rotation, shift = yaw(angle), np.array([x, y, 0.0])
         return Piece([shape.moved(rotation, shift) for shape in self.shapes], self.size)
 
 

@@ -1,9 +1,8 @@
-"""A download is a file, its length and its sha256; what has come so far is kept, and the rest is asked for later.
+"""Resumable downloads of 7-Scenes, verified by length and sha256.
 
-The publisher of 7-Scenes gives no checksums. So the first complete download of a file is *recorded* in a lock file
-beside it (`spen.lock.json`: bytes and sha256), and every later one is *verified* against the record. That protects from
-damage and from silent changes after the first time, not from a bad first time; the first time is protected by the
-length that the server announced and by the checks within the zip files.
+The publisher gives no checksums. So the first complete download of a file is *recorded* in a lock file beside it
+(`spen.lock.json`: bytes and sha256), and every later one is *verified* against the record. The first download is
+checked by the length that the server announced and by the checksums within the zip files.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class DownloadError(RuntimeError):
 def fetch_sevenscenes(scene: str, folder: str | Path, *, base: str = SEVENSCENES, show_progress: bool = True) -> Path:
     """Download a scene into `folder` and unpack it: returns `folder/scene`, which `sevenscenes.prepare` reads.
 
-    Interrupted downloads go on where they stopped. The data's licence is its publisher's (research use).
+    Interrupted downloads resume. The licence of the data is its publisher's (research use).
     """
     if scene not in SCENES:
         raise ValueError(f"scene is {scene!r} but 7-Scenes has {', '.join(SCENES)}")

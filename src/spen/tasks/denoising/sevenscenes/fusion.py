@@ -2,8 +2,8 @@
 
 z_i is the reading of frame i at the pixel where it sees p, and p_z the depth of p there; D = 0 is the surface.
 
-The way of KinectFusion (Curless and Levoy's truncated signed distance), in torch, on a CPU or a GPU. Voxels are kept in
-blocks of 8³ near surfaces alone, found through a table of block numbers: memory follows the surface, not the room.
+As in KinectFusion (Curless and Levoy's truncated signed distance), in torch, on a CPU or a GPU. Voxels are stored in
+blocks of 8³ near surfaces alone, found through a table of block numbers: memory grows with the surface, not the room.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from torch import Tensor
 
 BLOCK = 8
 """Voxels along the side of a block."""
+
+CHUNK = 4096
+"""Blocks that are integrated at a time, which bounds memory."""
 
 
 class Pinhole(NamedTuple):
@@ -49,11 +52,11 @@ class View(NamedTuple):
 class Volume:
     """A truncated signed distance in blocks; make it with `fuse`."""
 
-    def __init__(self, blocks: Tensor, voxel: float, truncation: float, chunk: int = 4096) -> None:  # (N, 3) int64
-        """`blocks` are the block coordinates to keep; `chunk` blocks are worked on at a time, which bounds memory."""
+    def __init__(self, blocks: Tensor, voxel: float, truncation: float) -> None:
+        """`blocks`, (N, 3) int64, are the coordinates of the blocks to keep."""
         if len(blocks) == 0:
             raise ValueError("no frame has a reading in range, so there is nothing to fuse")
-        self.voxel, self.truncation, self.chunk = voxel, truncation, chunk
+        self.voxel, self.truncation = voxel, truncation
         self.blocks = blocks
         self.low = blocks.min(dim=0).values
         self.extent = blocks.max(dim=0).values - self.low + 1
@@ -94,7 +97,7 @@ class Volume:
         side = BLOCK * self.voxel
         centres = ((self.blocks + 0.5) * side - position) @ rotation
         seen = _in_view(centres, camera, side) & (centres[:, 2] < depth.max() + self.truncation + side)
-        for number in seen.nonzero()[:, 0].split(self.chunk):
+        for number in seen.nonzero()[:, 0].split(CHUNK):
             points = (self.blocks[number][:, None] * BLOCK + self._inside + 0.5) * self.voxel
             x, y, z = ((points - position) @ rotation).unbind(-1)  # (n, 512)
             ahead = z.clamp_min(1e-3)
@@ -227,16 +230,10 @@ def _distinct(blocks: Tensor) -> Tensor:  # (N, 3) → (M, 3), M ≤ N
     return torch.stack([keys // (shift * shift), keys // shift % shift, keys % shift], dim=-1) - half
 
 
-def fuse(
-    views: Iterable[View],
-    camera: Pinhole,
-    voxel: float = 0.006,
-    truncation: float | None = None,
-    chunk: int = 4096,
-) -> Volume:
-    """All views as one volume; they are gone through twice (blocks, then averages), so give a re-iterable.
+def fuse(views: Iterable[View], camera: Pinhole, voxel: float = 0.006, truncation: float | None = None) -> Volume:
+    """All views as one volume. They are iterated twice (blocks, then averages): a generator is not enough.
 
-    The truncation is five voxels where none is given: wide enough for the noise of a sensor, narrow enough for edges.
+    The truncation is five voxels by default: wide enough for the noise of a sensor, narrow enough for edges.
     """
     if voxel <= 0:
         raise ValueError(f"voxel is {voxel} m but must be positive")
@@ -249,7 +246,7 @@ def fuse(
         blocks = new if blocks is None else _distinct(torch.cat([blocks, new]))
     if blocks is None:
         raise ValueError("there are no frames to fuse")
-    volume = Volume(blocks, voxel, band, chunk)
+    volume = Volume(blocks, voxel, band)
     for view in views:
         volume.integrate(view, camera)
     return volume

@@ -26,10 +26,10 @@ KINECT = Pinhole(focal=585.0, cu=320.0, cv=240.0, height=480, width=640)
 
 INVALID = 65535
 SLOW_PX = 16.0
-"""The Gaussian that tells miscalibration (slow in the image) from noise."""
+"""Width of the Gaussian that separates miscalibration (slow in the image) from noise."""
 
 TRUTH_MM = 50.0
-"""Where raw and clean still differ by this much or more, the fusion does not know the truth."""
+"""Where raw and clean still differ by this much or more, the truth counts as unknown."""
 
 DEV_SHARE, DEV_GAP = 0.15, 80
 """7-Scenes has no development split: it is the end of the training frames, after a gap that keeps views apart."""
@@ -56,7 +56,7 @@ Watch = Callable[[Iterator[Shot], int, str], Iterator[Shot]]
 
 @dataclass(frozen=True)
 class Views:
-    """The views of some shots, read each time they are gone through: a scene does not fit in memory."""
+    """The views of some shots, read in every iteration: a scene does not fit in memory."""
 
     shots: Sequence[Shot]
     device: str
@@ -73,7 +73,7 @@ class Views:
 
 
 def read_depth(path: Path, camera: Pinhole = KINECT) -> NDArray[np.uint16]:  # (480, 640) mm, 0 = no reading
-    """A depth frame as downloaded, with its two marks for "no reading" (0 and 65535) as one."""
+    """A depth frame as downloaded, with 0 for both of its marks of a missing reading (0 and 65535)."""
     values = load_image(path).values
     if values.dtype != np.uint16:
         raise BadImage(f"{path}: has {values.dtype.itemsize * 8} bits a pixel, but depth frames have 16")
@@ -155,29 +155,27 @@ def prepare(
     out: str | Path,
     *,
     voxel: float = 0.006,
-    truncation: float | None = None,
-    every: int = 1,
     far: float = 4.0,
     device: str = "cpu",
     camera: Pinhole = KINECT,
     progress: Watch | None = None,
 ) -> dict[str, int]:
-    """Fuse all frames of a scene, then write `out/{train,dev,test}/NNNNNN.{raw,clean}.png` for every `every`-th.
+    """Fuse all frames of a scene, then write `out/{train,dev,test}/NNNNNN.{raw,clean}.png`.
 
     Returns the number of pairs in each split. `progress(iterator, total, what)` may wrap the loops. Frames whose raw or
-    clean map is empty are left out. 6 mm voxels of a room take about 1 GB; a larger voxel is quicker.
+    clean map is empty are left out. 6 mm voxels of a room take about 1 GB; a larger voxel is faster.
     """
     scene, out = Path(scene), Path(out)
     shots = list_shots(scene)
     splits = split_shots(scene, shots)
     watch: Watch = progress if progress is not None else lambda items, total, what: items
-    volume = fuse(Views(shots, device, camera, far, watch), camera, voxel, truncation)
+    volume = fuse(Views(shots, device, camera, far, watch), camera, voxel)
     small, counts = camera.halved(), {}
     for split, members in splits.items():
         folder = out / split
         folder.mkdir(parents=True, exist_ok=True)
         counts[split] = 0
-        for shot in watch(iter(members[::every]), len(members[::every]), f"ray-casting {split}"):
+        for shot in watch(iter(members), len(members), f"ray-casting {split}"):
             raw = read_depth(shot.depth, camera)[::2, ::2]
             cast = volume.raycast(read_pose(shot.pose).to(device), small, far=far + 0.5).cpu().double().numpy() * 1000
             units = np.rint(align(raw.astype(np.float64), cast) * CLEAN_UNITS_PER_MM)
