@@ -26,8 +26,9 @@ from PIL import Image
 from spen.cli import main
 from spen.pretrained import write_config
 from spen.tasks.srl.formats.conll2005 import write_props
-from spen.tasks.srl.formats.ewt import write_tsv
+from spen.tasks.srl.formats.ewt import tsv_text
 from spen.tasks.srl.grammar.corpus import make_corpus
+from spen.tasks.srl.sentences import write_text
 
 CONLLU = """1\tAnn\tAnn\tPROPN\tNNP\t_\t2\tnsubj\t_\t_
 2\tsold\tsell\tVERB\tVBD\t_\t0\troot\t_\t_
@@ -177,7 +178,7 @@ def _roles(folder: Path) -> None:
     for seed, split in enumerate(("train", "dev", "test")):
         sentences = make_corpus(40 if split == "train" else 12, seed=seed)
         named = [replace(s, sent_id=f"{('weblog', 'email')[i % 2]}-{i}") for i, s in enumerate(sentences)]
-        write_tsv(folder / f"ewt-srl.{split}.tsv.gz", [_benchmark_labels(s) for s in named])
+        write_text(folder / f"ewt-srl.{split}.tsv.gz", tsv_text(map(_benchmark_labels, named)))
 
 
 def _benchmark_labels(sentence):  # type: ignore[no-untyped-def]
@@ -222,8 +223,7 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     from spen.tasks.denoising.data import Rooms
     from spen.tasks.denoising.sevenscenes import download
     from spen.tasks.denoising.sevenscenes import prepare as sevenscenes
-    from spen.tasks.srl import corpora
-    from spen.tasks.srl import download as ewt
+    from spen.tasks.srl import corpora, obtain
     from spen.viewer import server
     from tests.tasks.denoising.test_denoising_fusion import CAMERA
 
@@ -238,7 +238,7 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(download, "fetch_sevenscenes", partial(download.fetch_sevenscenes, base=mirror))
     patch.setattr(sevenscenes, "prepare", partial(sevenscenes.prepare, camera=CAMERA, voxel=0.03))
     patch.setattr(server, "listen", lambda app, listening: None)  # the page is built, and nobody waits for visitors
-    patch.setattr(ewt, "fetch_ewt", partial(ewt.fetch_ewt, check=False))
+    patch.setattr(obtain, "check_ewt", lambda *_: None)
 
 
 def environment() -> dict[str, str]:

@@ -5,12 +5,9 @@ is the empty one.
 """
 
 from spen.rounding.ad3 import relax_ad3, round_ad3
-from spen.rounding.argmax import round_argmax, round_threshold
-from spen.rounding.constraints import EMPTY, Constraints
-from spen.rounding.exclusive import round_greedy
+from spen.rounding.constraints import EMPTY, Constraints, Relaxation, Violations, count_violations
+from spen.rounding.greedy import round_argmax, round_greedy, round_threshold
 from spen.rounding.ilp import relax_lp, round_ilp
-from spen.rounding.relaxation import Relaxation
-from spen.rounding.violations import Violations, count_violations
 
 __all__ = [
     "EMPTY",

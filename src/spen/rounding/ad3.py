@@ -9,17 +9,15 @@ import torch
 from torch import Tensor
 
 from spen.rounding.candidates import Candidates, front, prune, write
-from spen.rounding.constraints import EMPTY, Constraints
-from spen.rounding.exclusive import chosen_gain, resolve
+from spen.rounding.constraints import EMPTY, Constraints, Relaxation
 from spen.rounding.factors import FactorGraph, bound, polish, project, repair
-from spen.rounding.relaxation import Relaxation
+from spen.rounding.greedy import chosen_gain, resolve
 
 CHECK_EVERY = 10
-"""Iterations between two looks at the residuals and the duality gap; a look costs about as much as ten iterations."""
-
+"""Iterations between two checks of the residuals and the duality gap; a check costs about as much as ten iterations."""
 
 SMALLEST_PENALTY = 1e-5
-"""How far the penalty may fall, in units of the first; gains that differ by less than this count as tied."""
+"""The smallest penalty, relative to the first; gains that differ by less than this count as tied."""
 
 
 class Options(TypedDict, total=False):
@@ -67,8 +65,8 @@ def relax_ad3(
 ) -> Relaxation:
     """max ⟨s, y⟩ over the LP relaxation of Q, with a dual bound on the optimum.
 
-    The tolerance is relative to a row's largest gain over the empty label. A row that has not met it after
-    max_iterations is returned as it stands, with its gap.
+    The tolerance is relative to a row's largest gain over the empty label. A row that has not reached it after
+    max_iterations is returned with its gap.
     """
     plain, candidates = prune(scores, constraints)
     solution, mass = _relax(candidates, options)
@@ -102,7 +100,7 @@ def solve(
 
     Every factor has its own copy of its variables and a share of their gains; λ moves the gains between the copies
     until they agree. The penalty η of a problem follows its two residuals. A problem leaves the batch once a feasible
-    point reaches the dual bound, which proves the point optimal; no problem's course depends on another's.
+    point reaches the dual bound, which proves the point optimal; the problems do not influence each other.
     """
     if tolerance < 0 or max_iterations < 1 or penalty <= 0:
         raise ValueError(
@@ -115,15 +113,15 @@ def solve(
         )
     # In units of the largest gain one penalty suits all problems.
     scale = graph.gain.abs().amax(dim=1).clamp(min=torch.finfo(graph.gain.dtype).tiny)
-    course = _Course(FactorGraph(graph.gain / scale[:, None], graph.members), penalty, over_relaxation)
-    while len(course.problem) and course.steps < max_iterations:
-        for _ in range(min(CHECK_EVERY, max_iterations - course.steps)):
-            course.step()
-        course.look(tolerance)
-    return FactorSolution(course.z, course.value * scale, course.bound * scale, course.iterations)
+    state = _State(FactorGraph(graph.gain / scale[:, None], graph.members), penalty, over_relaxation)
+    while len(state.problem) and state.steps < max_iterations:
+        for _ in range(min(CHECK_EVERY, max_iterations - state.steps)):
+            state.step()
+        state.check(tolerance)
+    return FactorSolution(state.z, state.value * scale, state.bound * scale, state.iterations)
 
 
-class _Course:
+class _State:
     """The state of the problems still running, and the best found for every problem of the batch."""
 
     def __init__(self, graph: FactorGraph, penalty: float, over_relaxation: float) -> None:
@@ -137,36 +135,36 @@ class _Course:
         self.weight = torch.where(degree > 0, 1.0 / degree.clamp(min=1), 0.0).to(graph.gain.dtype)
         # λ_f with the factor's share of the gains added; −inf keeps other variables out of every projection.
         self.message = torch.where(graph.members, (graph.gain * self.weight)[:, None], -torch.inf)
-        # A variable in no factor is settled by the sign of its gain and stays.
-        self.lonely = ((degree == 0) & (graph.gain > 0)).to(graph.gain.dtype)
-        self.p = self.lonely.clone()
+        # A variable in no factor is set once by the sign of its gain.
+        self.unconstrained = ((degree == 0) & (graph.gain > 0)).to(graph.gain.dtype)
+        self.p = self.unconstrained.clone()
 
     def step(self) -> None:
         """One round of AD³: copies, average, multipliers."""
         eta, members, before = self.penalty[:, None, None], self.graph.members, self.p[:, None]
         self.copies = project(before + self.message / eta)
         relaxed = torch.lerp(before.expand_as(self.copies), self.copies, self.over_relaxation)
-        self.p = (relaxed * members).sum(1) * self.weight + self.lonely
+        self.p = (relaxed * members).sum(1) * self.weight + self.unconstrained
         self.message = self.message - eta * (relaxed - self.p[:, None])
         self.drift = self.p - before[:, 0]
         self.steps += 1
 
-    def look(self, tolerance: float) -> None:
-        """Record the best points and bounds, let proven problems go, and balance the penalties of the others."""
+    def check(self, tolerance: float) -> None:
+        """Record the best points and bounds, drop problems proven optimal, and adapt the penalties of the others."""
         graph, u = self.graph, self.message.amax(dim=2).clamp(min=0.0)
         self._record(self.p, u)
-        # AD³ nears the optimal face fast and crawls along it; the projection onto the face's equations ends the crawl.
+        # AD³ comes close to the optimal face fast, but moves along it slowly; projecting onto its equations is faster.
         self._record(*polish(graph, self.p, u))
         self.iterations[self.problem] = self.steps
         disagree = ((self.copies - self.p[:, None]).square() * graph.members).sum(dim=(1, 2))
         drift = (self.drift.square()[:, None] * graph.members).sum(dim=(1, 2))
-        # Copies that disagree want a larger penalty, an average that still drifts a smaller one. Left alone the
-        # ratio can drive the penalty off and freeze λ, so it stays below where it began.
+        # Copies that disagree need a larger penalty, an average that still moves a smaller one. A penalty without an
+        # upper limit could grow until λ no longer changes, so it never exceeds the first.
         factor = torch.where(disagree > 10 * drift, 2.0, torch.where(drift > disagree, 0.25, 1.0))
         self.penalty = (self.penalty * factor).clamp(SMALLEST_PENALTY * self.first_penalty, self.first_penalty)
         running = self.bound[self.problem] - self.value[self.problem] > tolerance
         if not bool(running.all()):
-            for name in ("graph", "problem", "penalty", "weight", "message", "lonely", "p"):
+            for name in ("graph", "problem", "penalty", "weight", "message", "unconstrained", "p"):
                 setattr(self, name, getattr(self, name)[running])
 
     def _record(self, z: Tensor, u: Tensor) -> None:
@@ -216,7 +214,7 @@ def factor_graph(candidates: Candidates) -> tuple[FactorGraph, Tensor]:  # and (
 
 
 def _lexicographic(first: Tensor, second: Tensor) -> Tensor:
-    """Ranks (P, …) by `first` to six digits, ties by `second`: what the LP leaves open the gains decide."""
+    """Ranks (P, …) by `first` to six digits, ties by `second`."""
     shape = first.shape
     first, second = (first.flatten(1) * 1e6).round(), second.flatten(1)
     order = second.argsort(dim=1)

@@ -1,4 +1,4 @@
-"""Pruning: the few labels that can win an arc, and the few rows where a choice of labels can clash."""
+"""Pruning: the labels that can win an arc, and the rows whose argmax violates a constraint."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spen.rounding.constraints import EMPTY, Constraints
+from spen.rounding.constraints import EMPTY, Constraints, count_violations
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,31 @@ def prune(
     """
     score = constraints.valid_scores(scores)
     batch, rows, columns, _ = scores.shape
-    valid = constraints.mask.reshape(batch * rows, columns)
-    row, arc = valid.nonzero(as_tuple=True)
+    row, arc = constraints.mask.flatten(0, 1).nonzero(as_tuple=True)
     best = score.argmax(dim=-1)
     plain = torch.zeros(batch * rows, columns, dtype=torch.long, device=scores.device)
     plain[row, arc] = best
+    plain = plain.reshape(batch, rows, columns)
 
-    clash = _clashes(plain, constraints)
-    place = torch.full_like(clash, -1, dtype=torch.long)
-    place[clash] = torch.arange(int(clash.sum()), device=clash.device)
+    clash = (count_violations(plain, constraints).total > 0).flatten()
     kept = clash[row] & (best != EMPTY)
-    row, arc, score = row[kept], arc[kept], score[kept].to(torch.float64)
-    gain, label, open_ = _slots(score, constraints.unique_labels)
-    return plain.reshape(batch, rows, columns), _gather(constraints, clash, place, row, arc, gain, label, open_)
+    row, arc = row[kept], arc[kept]
+    problems, problem = int(clash.sum()), (clash.cumsum(0) - 1)[row]
+    # Arcs come sorted by row, so an arc's position is its distance from the first arc of its row.
+    sizes = torch.bincount(problem, minlength=problems)
+    k = torch.arange(len(row), device=row.device) - (sizes.cumsum(0) - sizes)[problem]
+    width = int(sizes.max()) if problems else 0
+
+    def padded(values: Tensor) -> Tensor:  # (arcs, …) → (P, K, …)
+        out = values.new_zeros(problems, width, *values.shape[1:])
+        out[problem, k] = values
+        return out
+
+    gain, label, open_ = map(padded, _slots(score[kept].to(torch.float64), constraints.unique_labels))
+    open_ = _close(gain, open_)
+    members = padded(constraints.groups[row // rows, :, arc]) & open_.any(dim=-1)[..., None]
+    groups = _maximal(members.transpose(1, 2))
+    return plain, Candidates(gain, label, open_, padded(arc), groups, clash.nonzero()[:, 0])
 
 
 def write(
@@ -58,26 +70,13 @@ def write(
     candidates: Candidates,
     choice: Tensor,  # (P, K) long: the slot an arc takes, −1 for the empty label
 ) -> Tensor:  # (B, rows, columns) long
-    """The plain labels, with the rows of the problems overwritten by what was chosen for them."""
+    """The plain labels, with the rows of the problems overwritten by the choice."""
     labels = plain.flatten(0, 1).clone()
     labels[candidates.row] = EMPTY
     problem, k = (choice >= 0).nonzero(as_tuple=True)
     slot = choice[problem, k]
     labels[candidates.row[problem], candidates.arc[problem, k]] = candidates.label[problem, k, slot]
     return labels.reshape(plain.shape)
-
-
-def _clashes(
-    plain: Tensor,  # (B · rows, columns) long
-    constraints: Constraints,
-) -> Tensor:  # (B · rows,) bool
-    """Does a row use two columns of one group, or a unique label twice?"""
-    used = (plain != EMPTY).to(torch.float32).reshape(constraints.mask.shape)
-    in_group = used @ constraints.groups.to(torch.float32).transpose(1, 2)
-    clash = (in_group > 1).any(dim=-1).reshape(len(plain))
-    for label in constraints.unique_labels:
-        clash = clash | ((plain == label).sum(dim=-1) > 1)
-    return clash
 
 
 def _slots(
@@ -93,38 +92,6 @@ def _slots(
     open_ = slot > 0
     open_[:, 1:] &= slot[:, 1:] > slot[:, :1]
     return slot, torch.cat([label[:, None], unique.expand(len(score), -1)], dim=1), open_
-
-
-def _gather(
-    constraints: Constraints,
-    clash: Tensor,  # (B · rows,) bool
-    place: Tensor,  # (B · rows,) long: a row's problem
-    row: Tensor,  # (arcs,) long
-    arc: Tensor,  # (arcs,) long
-    gain: Tensor,  # (arcs, 1 + U)
-    label: Tensor,  # (arcs, 1 + U)
-    open_: Tensor,  # (arcs, 1 + U)
-) -> Candidates:
-    """Pad the arcs of every problem to the same number and close what they show to be hopeless."""
-    rows = constraints.mask.shape[1]
-    problems = int(clash.sum())
-    problem = place[row]
-    # Arcs come sorted by row, so an arc's position is its distance from the first arc of its row.
-    sizes = torch.bincount(problem, minlength=problems)
-    first = sizes.cumsum(0) - sizes
-    k = torch.arange(len(row), device=row.device) - first[problem]
-    width = int(sizes.max()) if problems else 0
-
-    def padded(values: Tensor) -> Tensor:
-        out = values.new_zeros(problems, width, *values.shape[1:])
-        out[problem, k] = values
-        return out
-
-    gains, opened = padded(gain), _close(padded(gain), padded(open_))
-    members = padded(constraints.groups[row // rows, :, arc]) & opened.any(dim=-1)[..., None]
-    return Candidates(
-        gains, padded(label), opened, padded(arc), _maximal(members.transpose(1, 2)), clash.nonzero()[:, 0]
-    )
 
 
 def _close(
@@ -147,8 +114,8 @@ def _close(
 def _maximal(
     groups: Tensor,  # (P, G, K) bool
 ) -> Tensor:  # (P, G', K) bool
-    """Drop groups of fewer than two arcs and groups inside another: what they say is already said."""
-    # Most groups hold one arc or none by now; without them the comparison of pairs below is small.
+    """Drop groups of fewer than two arcs and groups inside another, which constrain nothing further."""
+    # Most groups hold at most one arc by now; without them the comparison of pairs below is small.
     groups = front(groups, groups.sum(dim=-1) > 1)
     member = groups.to(torch.float32)
     size = member.sum(dim=-1)
@@ -162,7 +129,7 @@ def front(
     groups: Tensor,  # (P, G, K) bool
     kept: Tensor,  # (P, G) bool
 ) -> Tensor:  # (P, G', K) bool
-    """The groups kept, moved to the front of their problem, and no more places than the fullest problem needs."""
+    """The selected groups, moved to the front of their problem and padded to the largest number of them."""
     width = int(kept.sum(dim=1).max()) if kept.numel() else 0
     first = kept.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :width]
     chosen = groups.gather(1, first[..., None].expand(-1, -1, groups.shape[2]))

@@ -1,4 +1,4 @@
-"""The feasible set Q of a labelling, described without reference to any task."""
+"""The feasible set Q of a labelling, how far a labelling is from it, and the solution of a relaxed problem."""
 
 from __future__ import annotations
 
@@ -125,6 +125,67 @@ class Constraints:
         members = self.groups.to(torch.float32)
         shared = members.transpose(1, 2) @ members > 0
         return shared & ~torch.eye(shared.shape[-1], dtype=torch.bool, device=shared.device)
+
+
+@dataclass(frozen=True)
+class Violations:
+    """overlaps = Σ_{j<k in conflict} [y_ij ≠ 0][y_ik ≠ 0],  repeats = Σ_a max(0, Σ_j [y_ij = a] − 1),  per row i."""
+
+    overlaps: Tensor  # (B, rows) long: pairs of labelled columns that share a group
+    repeats: Tensor  # (B, rows) long: uses of unique labels beyond the first
+    invalid: Tensor  # (B, rows) long: labelled arcs outside the mask
+
+    @property
+    def total(self) -> Tensor:  # (B, rows) long
+        """overlaps + repeats + invalid."""
+        return self.overlaps + self.repeats + self.invalid
+
+
+def count_violations(
+    y: Tensor,  # (B, rows, columns) integer labels, or (B, rows, columns, labels) soft predictions
+    constraints: Constraints,
+) -> Violations:
+    """Violations of a labelling, or of the argmax of a soft prediction.
+
+    Arcs outside the mask count as `invalid` only, so that padding is never an overlap or a repeat.
+    """
+    if y.dim() == 4 and y.is_floating_point():
+        constraints.check_labels(y.shape[-1])
+        y = y.argmax(dim=-1)
+    if y.shape != constraints.mask.shape or y.is_floating_point():
+        raise ValueError(
+            f"y is {y.dtype} of shape {tuple(y.shape)} but must hold integer labels of shape "
+            f"{tuple(constraints.mask.shape)}, or real numbers with one more dimension for the labels"
+        )
+    labelled = y != EMPTY
+    used = labelled & constraints.mask
+    count = used.to(torch.float32)
+    # Every pair is counted twice, once from either end.
+    overlaps = ((count @ constraints.conflicts().to(torch.float32)) * count).sum(-1).round().long() // 2
+    repeats = torch.zeros_like(overlaps)
+    for label in constraints.unique_labels:
+        repeats += ((y == label) & used).sum(-1).sub(1).clamp(min=0)
+    return Violations(overlaps, repeats, (labelled & ~constraints.mask).sum(-1))
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """y with ⟨s, y⟩ = value ≤ max over the LP relaxation ≤ bound, row by row; sums run over the valid arcs."""
+
+    y: Tensor  # (B, rows, columns, labels) float64, feasible for the LP
+    value: Tensor  # (B, rows) float64
+    bound: Tensor  # (B, rows) float64, from a dual solution
+    iterations: Tensor  # (B, rows) long; 0 where the plain argmax was feasible
+
+    @property
+    def gap(self) -> Tensor:  # (B, rows) float64
+        """bound − value ≥ 0: how far from the optimum y can be at most."""
+        return (self.bound - self.value).clamp(min=0.0)
+
+    @property
+    def integral(self) -> Tensor:  # (B, rows) bool
+        """Is every arc's largest label 1? Then y solves the integer problem too, as far as the gap allows."""
+        return (self.y.amax(dim=-1) > 1.0 - 1e-6).all(dim=-1)
 
 
 def _clique_cover(conflicts: np.ndarray) -> list[np.ndarray]:

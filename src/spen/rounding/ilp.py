@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spen.rounding.constraints import EMPTY, Constraints
-from spen.rounding.relaxation import Relaxation
+from spen.rounding.constraints import EMPTY, Constraints, Relaxation
 
 
 def round_ilp(
@@ -19,12 +18,7 @@ def round_ilp(
     time_limit: float | None = None,  # seconds per example
 ) -> Tensor:  # (B, rows, columns) long
     """argmax_{y ∈ Q} ⟨s, y⟩, exactly, by branch and bound."""
-    constraints.valid_scores(scores)
-    labels = torch.zeros(scores.shape[:3], dtype=torch.long)
-    for example in range(len(scores)):
-        y = _solve(scores, constraints, example, integer=True, time_limit=time_limit)
-        labels[example] = torch.from_numpy(y.argmax(axis=-1))
-    return labels.to(scores.device)
+    return _solve(scores, constraints, integer=True, time_limit=time_limit).argmax(dim=-1)
 
 
 def relax_lp(
@@ -32,42 +26,40 @@ def relax_lp(
     constraints: Constraints,
 ) -> Relaxation:
     """max ⟨s, y⟩ over the LP relaxation of Q, y ∈ [0, 1], by the simplex method of HiGHS."""
-    constraints.valid_scores(scores)
-    y = torch.zeros(scores.shape, dtype=torch.float64)
-    for example in range(len(scores)):
-        y[example] = torch.from_numpy(_solve(scores, constraints, example, integer=False, time_limit=None))
-    y = y.to(scores.device)
+    y = _solve(scores, constraints, integer=False)
     value = (y * scores.detach().to(torch.float64)).masked_fill(~constraints.mask[..., None], 0.0).sum(dim=(2, 3))
     return Relaxation(y=y, value=value, bound=value, iterations=torch.zeros_like(value, dtype=torch.long))
 
 
 def _solve(
-    scores: Tensor, constraints: Constraints, example: int, *, integer: bool, time_limit: float | None
-) -> np.ndarray:  # (rows, columns, labels)
+    scores: Tensor, constraints: Constraints, *, integer: bool, time_limit: float | None = None
+) -> Tensor:  # (B, rows, columns, labels) float64
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    mask = constraints.mask[example].cpu().numpy()
-    s = scores[example].detach().to(torch.float64).cpu().numpy()
-    y = np.zeros(s.shape)
-    y[..., EMPTY] = 1.0
-    if not mask.any():
-        return y
-    matrix, lower = _matrix(mask, constraints.groups[example].cpu().numpy(), constraints.unique_labels, s.shape[-1])
-    # The default gap of HiGHS, 1e-4, would stop short of the optimum.
+    constraints.valid_scores(scores)
+    every, masks = scores.detach().to(torch.float64).cpu().numpy(), constraints.mask.cpu().numpy()
+    solutions = np.zeros(every.shape)
+    solutions[..., EMPTY] = 1.0
+    # The default gap of HiGHS, 1e-4, would stop before the optimum.
     options: dict[str, Any] = {"mip_rel_gap": 0.0}
     if time_limit is not None:
         options["time_limit"] = time_limit
-    solution = milp(
-        -s[mask].ravel(),
-        integrality=np.full(matrix.shape[1], int(integer)),
-        bounds=Bounds(0.0, 1.0),
-        constraints=LinearConstraint(matrix, lower, np.ones(len(lower))),
-        options=options,
-    )
-    if solution.x is None:
-        raise RuntimeError(f"HiGHS found no labelling of example {example}: {solution.message}; raise time_limit")
-    y[mask] = np.clip(solution.x.reshape(-1, s.shape[-1]), 0.0, 1.0)
-    return y
+    for example, (s, mask, y) in enumerate(zip(every, masks, solutions, strict=True)):
+        if not mask.any():
+            continue
+        groups, labels = constraints.groups[example].cpu().numpy(), s.shape[-1]
+        matrix, lower = _matrix(mask, groups, constraints.unique_labels, labels)
+        solution = milp(
+            -s[mask].ravel(),
+            integrality=np.full(matrix.shape[1], int(integer)),
+            bounds=Bounds(0.0, 1.0),
+            constraints=LinearConstraint(matrix, lower, np.ones(len(lower))),
+            options=options,
+        )
+        if solution.x is None:
+            raise RuntimeError(f"HiGHS found no labelling of example {example}: {solution.message}; raise time_limit")
+        y[mask] = np.clip(solution.x.reshape(-1, labels), 0.0, 1.0)
+    return torch.from_numpy(solutions).to(scores.device)
 
 
 def _matrix(

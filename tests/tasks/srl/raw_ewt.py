@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-import zipfile
 from pathlib import Path
 
 
@@ -54,24 +53,11 @@ PROPBANK = {
 }
 
 
-def as_folder(files: dict[str, str], folder: Path) -> Path:
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
-    return folder
-
-
 def as_tar(files: dict[str, str], path: Path, prefix: str = "") -> Path:
     with tarfile.open(path, "w:gz") as archive:
         for name, text in files.items():
+            data = text.encode(errors="surrogateescape")
             member = tarfile.TarInfo(prefix + name)
-            member.size = len(text.encode())
-            archive.addfile(member, io.BytesIO(text.encode()))
-    return path
-
-
-def as_zip(files: dict[str, str], path: Path) -> Path:
-    with zipfile.ZipFile(path, "w") as bundle:
-        for name, text in files.items():
-            bundle.writestr("repository-abc/" + name, text)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
     return path

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spen.tasks.srl.formats.conllu import COLUMNS, find_verbs, parse_conllu, read_conllu, with_predicates
-from spen.tasks.srl.sentences import BadCorpus, Sentence
+from spen.tasks.srl.formats.conllu import COLUMNS, find_verbs, parse_conllu, read_conllu
+from spen.tasks.srl.sentences import Argument, BadCorpus, Sentence
 
 TEXT = """# sent_id = email-7
 # text = They've gone home
@@ -34,15 +34,8 @@ def test_words_verbs_and_counts(tmp_path: Path) -> None:
     assert first.words == ("They", "'ve", "gone", "home")
     assert first.heads == (2, 2, -1, 2)
     assert (first.sent_id, second.sent_id) == ("email-7", "2")
-    assert [(p.predicate, p.sense, p.verb) for p in first.propositions] == [(2, "go", (2, 3))]
+    assert [(p.predicate, p.sense, p.pieces) for p in first.propositions] == [(2, "go", (Argument(2, 3, "V"),))]
     assert [p.sense for p in second.propositions] == ["go"], "a lemma of - would read as no predicate"
-
-
-def test_predicates_may_be_given() -> None:
-    found = parse_conllu(TEXT, "f", predicates=lambda s: [0, len(s) - 1])
-    assert [[p.predicate for p in s.propositions] for s in found] == [[0, 3], [0]]
-    with pytest.raises(ValueError, match="predicate 4 lies outside the sentence of 4 tokens"):
-        with_predicates(found[0], [4])
 
 
 def test_verbs_by_penn_tag_or_else_by_universal_tag() -> None:

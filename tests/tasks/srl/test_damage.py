@@ -17,7 +17,6 @@ from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.sentences import BadCorpus, read_text
 
 CORPUS = make_corpus(3)
-ALL = ("words", "lemmas", "upos", "tags", "heads", "deprels", "syntax", "props")
 TSV = tsv_text(CORPUS)
 CONLLU = "\n\n".join(
     "\n".join(
@@ -26,12 +25,13 @@ CONLLU = "\n\n".join(
     )
     for s in CORPUS
 )
-MERGED = "\n".join(line.split("\t", 1)[1] if "\t" in line else "" for line in TSV.split("\n"))
+_ROWS = (line.split("\t") for line in TSV.split("\n") if not line.startswith("#"))
+MERGED = "\n".join(" ".join([row[1], row[4], *row[7:]]) if row != [""] else "" for row in _ROWS)
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "tsv": (TSV, read_tsv),
     "conllu": (CONLLU, read_conllu),
     "props": (props_text(CORPUS), read_props),
-    "merged": (MERGED, lambda path: read_conll2005(path, columns=ALL)),
+    "merged": (MERGED, read_conll2005),
     "brackets": ("( (S (NP (NN a)) (VP (VB b))) )\n" * 3, lambda p: list(parse_brackets(read_text(p), p))),
 }
 

@@ -8,20 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.tasks.srl.formats.ewt import (
-    Dropped,
-    benchmark,
-    conll_role,
-    make_ewt,
-    read_tsv,
-    tsv_text,
-    write_tsv,
-)
+from spen.tasks.srl.formats.ewt import benchmark, conll_role, make_ewt, read_tsv, tsv_text
 from spen.tasks.srl.formats.folder import read_splits
 from spen.tasks.srl.grammar.corpus import make_corpus
-from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Sentence
+from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Sentence, write_text
 
-from .raw_ewt import PROPBANK, TREEBANK, as_folder, as_tar, as_zip
+from .raw_ewt import PROPBANK, TREEBANK, as_tar
 from .strategies import sentences
 
 
@@ -32,13 +24,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @given(st.lists(sentences(), max_size=4))
 def test_tsv_round_trip(folder: Path, drawn: list[Sentence]) -> None:
-    write_tsv(folder / "x.tsv.gz", drawn)
+    write_text(folder / "x.tsv.gz", tsv_text(drawn))
     assert read_tsv(folder / "x.tsv.gz") == drawn
 
 
 def test_the_built_in_corpus_is_written_and_read(tmp_path: Path) -> None:
     corpus = make_corpus(40)
-    write_tsv(tmp_path / "x.tsv", corpus)
+    write_text(tmp_path / "x.tsv", tsv_text(corpus))
     assert read_tsv(tmp_path / "x.tsv") == corpus
 
 
@@ -80,7 +72,7 @@ def test_the_benchmark_takes_verbs(tmp_path: Path) -> None:
     kept = benchmark(sentence).propositions
     assert [(p.predicate, [a.role for a in p.arguments]) for p in kept] == [(2, ["A0"]), (3, [])]
     for split in ("train", "dev", "test"):
-        write_tsv(tmp_path / f"ewt-srl.{split}.tsv.gz", [sentence])
+        write_text(tmp_path / f"ewt-srl.{split}.tsv.gz", tsv_text([sentence]))
     assert read_splits(tmp_path)["dev"] == [benchmark(sentence)]
 
 
@@ -116,51 +108,45 @@ def test_a_tab_in_a_word_cannot_be_written() -> None:
         tsv_text([sentence])
 
 
-def test_the_join_from_folders_and_archives(tmp_path: Path) -> None:
-    folders = as_folder(TREEBANK, tmp_path / "ud"), as_folder(PROPBANK, tmp_path / "pb")
-    tars = as_tar(TREEBANK, tmp_path / "ud.tar.gz", "UD-1/"), as_tar(PROPBANK, tmp_path / "pb.tar.gz")
-    zips = as_zip(TREEBANK, tmp_path / "ud.zip"), as_zip(PROPBANK, tmp_path / "pb.zip")
-    join = make_ewt(*folders)
-    assert make_ewt(*tars) == join == make_ewt(*zips)
-    assert [s.sent_id for s in join.splits["train"]] == ["email-one-1", "email-one-2", "email-one-3", "email-four-3"]
-    first = join.splits["train"][0]
+def test_the_join(tmp_path: Path) -> None:
+    splits, dropped = make_ewt(
+        as_tar(TREEBANK, tmp_path / "ud.tar.gz", "UD-1/"), as_tar(PROPBANK, tmp_path / "pb.tar.gz")
+    )
+    assert [s.sent_id for s in splits["train"]] == ["email-one-1", "email-one-2", "email-one-3", "email-four-3"]
+    first = splits["train"][0]
     assert first.words == ("Dogs", "saw", "cats")
     assert first.propositions == (Proposition(1, "see.01", (Argument(0, 1, "ARG0"), Argument(1, 2, "V"))),)
-    assert join.dropped == (
-        Dropped("train", "email-four-1", "no sentence of email/00/four.xml.gold_skel has its length"),
-        Dropped("train", "email-four-2", "no sentence of email/00/four.xml.gold_skel has its length"),
-        Dropped("dev", "email-two-2", "no sentence of email/00/two.xml.gold_skel has its length"),
-        Dropped("test", "email-three-1", "PropBank has no email/00/three.xml.gold_skel"),
-    )
-    paths = join.write(tmp_path / "out")
-    assert [p.name for p in paths] == ["ewt-srl.train.tsv.gz", "ewt-srl.dev.tsv.gz", "ewt-srl.test.tsv.gz"]
-    assert tuple(read_tsv(paths[0])) == join.splits["train"]
+    assert dropped == [
+        "train email-four-1: no sentence of email/00/four.xml.gold_skel has its length",
+        "train email-four-2: no sentence of email/00/four.xml.gold_skel has its length",
+        "dev email-two-2: no sentence of email/00/two.xml.gold_skel has its length",
+        "test email-three-1: PropBank has no email/00/three.xml.gold_skel",
+    ]
 
 
 def test_what_the_join_lacks_is_named(tmp_path: Path) -> None:
-    treebank = as_folder(TREEBANK, tmp_path / "ud")
-    with pytest.raises(BadCorpus, match=r"neither a folder nor a readable archive"):
+    treebank, propbank = as_tar(TREEBANK, tmp_path / "ud.tar"), tmp_path / "pb.tar"
+    with pytest.raises(BadCorpus, match=r"absent.tar.xz:0: not a readable archive"):
         make_ewt(tmp_path / "absent.tar.xz", treebank)
-    with pytest.raises(
-        BadCorpus, match=r"no data/google/ewt/\*.gold_skel in it; give the repository's folder or archive"
-    ):
+    with pytest.raises(BadCorpus, match=r"no data/google/ewt/\*.gold_skel in it; give the archive of the repository"):
         make_ewt(treebank, treebank)
-    lists = {k: v for k, v in PROPBANK.items() if "dev.txt" not in k}
-    with pytest.raises(BadCorpus, match=r"docs/evaluation/ewt.dev.txt is missing, and it lists the documents of dev"):
-        make_ewt(treebank, as_folder(lists, tmp_path / "pb1"))
-    extra = PROPBANK | {"docs/evaluation/ewt.dev.txt": "\nemail/00/nine.xml\n"}
-    with pytest.raises(BadCorpus, match=r"ewt.dev.txt:2: the treebank has no email/nine.xml.conllu"):
-        make_ewt(treebank, as_folder(extra, tmp_path / "pb2"))
-    key = "data/google/ewt/email/00/one.xml.gold_skel"
-    for change, message in [
-        (("see.01", "-"), r"one.xml.gold_skel:1: 0 predicates but 1 columns of arguments"),
-        (("(ARG0*)", "(ARG0*"), r"one.xml.gold_skel:2: '\(V\*\)' opens an argument while ARG0 is still open"),
-        (("one 0 1 [WORD]", ""), r"one.xml.gold_skel:2: 5 columns where _, _, _, _, _, syntax, _, props were expected"),
+    key, dev = "data/google/ewt/email/00/one.xml.gold_skel", "docs/evaluation/ewt.dev.txt"
+    for changed, message in [
+        ({dev: None}, r"docs/evaluation/ewt.dev.txt is missing, and it lists the documents of dev"),
+        ({dev: "\nemail/00/nine.xml\n"}, r"ewt.dev.txt:2: the treebank has no email/nine.xml.conllu"),
+        ({key: ("see.01", "-")}, r"one.xml.gold_skel:1: 0 predicates but 1 columns of arguments"),
+        ({key: ("(ARG0*)", "(ARG0*")}, r"one.xml.gold_skel:2: '\(V\*\)' opens an argument while ARG0 is still open"),
+        (
+            {key: ("one 0 1 [WORD]", "")},
+            r"one.xml.gold_skel:2: 5 columns where _, _, _, _, _, syntax, _, props were expected",
+        ),
     ]:
-        broken = PROPBANK | {key: PROPBANK[key].replace(*change)}
+        ((name, change),) = changed.items()
+        files = {k: v for k, v in PROPBANK.items() if k != name}
+        if change is not None:
+            files[name] = PROPBANK[name].replace(*change) if isinstance(change, tuple) else change
         with pytest.raises(BadCorpus, match=message):
-            make_ewt(treebank, as_folder(broken, tmp_path / "pb3"))
-    path = treebank / "not-to-release/sources/email/one.xml.conllu"
-    path.write_bytes(b"\n\xff")
+            make_ewt(treebank, as_tar(files, propbank))
+    damaged = TREEBANK | {"not-to-release/sources/email/one.xml.conllu": "\n\udcff"}
     with pytest.raises(BadCorpus, match=r"one.xml.conllu:2: byte 0xff is not UTF-8"):
-        make_ewt(treebank, as_folder(PROPBANK, tmp_path / "pb"))
+        make_ewt(as_tar(damaged, treebank), as_tar(PROPBANK, propbank))

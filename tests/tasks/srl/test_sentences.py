@@ -114,7 +114,5 @@ def test_roles_and_small_properties() -> None:
     sentence = Sentence(words=("a", "b", "c", "d"), propositions=(proposition,), sent_id="email-3")
     assert sentence.genre == "email"
     assert len(sentence) == 4
-    assert proposition.verb == (1, 3)
-    assert Proposition(2, "x").verb == (2, 3)
     assert find_roles([sentence, Props(3)]) == ("O", "A0", "C-A0")
     assert [is_core(r) for r in ("A0", "AA", "ARG1", "AM-TMP", "R-A0", "C-A0", "O")] == [True] * 3 + [False] * 4

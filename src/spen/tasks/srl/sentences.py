@@ -6,9 +6,9 @@ Everything here is immutable, so sentences can be shared between corpora, caches
 from __future__ import annotations
 
 import gzip
-import io
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = [
@@ -31,8 +31,6 @@ __all__ = [
 
 EMPTY = "O"
 ROOT = -1
-_CORE = frozenset({"A0", "A1", "A2", "A3", "A4", "A5", "AA"})
-_CORE_PROPBANK = frozenset({"ARG0", "ARG1", "ARG2", "ARG3", "ARG4", "ARG5", "ARGA"})
 
 
 class BadCorpus(ValueError):
@@ -70,14 +68,6 @@ class Proposition:
         """Every piece but the verb's."""
         return tuple(piece for piece in self.pieces if piece.base != "V")
 
-    @property
-    def verb(self) -> tuple[int, int]:
-        """The verb's own span, which covers its particle when the corpus says so."""
-        for piece in self.pieces:
-            if piece.role == "V":
-                return piece.start, piece.end
-        return self.predicate, self.predicate + 1
-
 
 @dataclass(frozen=True, slots=True)
 class Props:
@@ -100,10 +90,9 @@ class Sentence:
     parse: tuple[str, ...] = ()
     propositions: tuple[Proposition, ...] = ()
     sent_id: str = ""
-    entities: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        for name in ("lemmas", "upos", "xpos", "heads", "deprels", "parse", "entities"):
+        for name in ("lemmas", "upos", "xpos", "heads", "deprels", "parse"):
             column = getattr(self, name)
             if column and len(column) != len(self.words):
                 raise ValueError(f"sentence {self.sent_id!r} has {len(self.words)} words but {len(column)} {name}")
@@ -129,7 +118,7 @@ def find_roles(sentences: Iterable[Sentence | Props]) -> tuple[str, ...]:
 
 def is_core(role: str) -> bool:
     """A0 … A5 and AA (ARG0 … ARG5, ARGA): roles a predicate takes once; R-, C- and AM- roles may repeat."""
-    return role in _CORE or role in _CORE_PROPBANK
+    return re.fullmatch("A(RG)?[0-5A]", role) is not None
 
 
 def check_tree(heads: Sequence[int], file: str | Path, lines: Sequence[int]) -> None:
@@ -224,12 +213,7 @@ def decode_text(data: bytes, file: str | Path) -> str:
 def write_text(path: str | Path, text: str) -> None:
     """UTF-8 text to a file, gzipped with no time stamp (equal text, equal bytes) when the name ends in .gz."""
     data = text.encode("utf-8")
-    if str(path).endswith(".gz"):
-        buffer = io.BytesIO()
-        with gzip.GzipFile(filename="", fileobj=buffer, mode="wb", mtime=0) as stream:
-            stream.write(data)
-        data = buffer.getvalue()
-    Path(path).write_bytes(data)
+    Path(path).write_bytes(gzip.compress(data, mtime=0) if str(path).endswith(".gz") else data)
 
 
 def blocks(text: str) -> Iterator[tuple[int, list[str]]]:

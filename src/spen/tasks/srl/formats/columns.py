@@ -1,7 +1,7 @@
 """Text in columns: a row for each token, a blank line after each sentence: CoNLL-2005, CoNLL-U and the TSV of EWT.
 
-A format is a tuple of column names. ``props`` is last and takes the rest of the row: the verb (``-`` where there is
-none), then one column of brackets for each verb, from left to right. ``_`` is a column that is not read.
+A format is a tuple of column names. ``props`` is last and stands for the remaining columns: the verb (``-`` where there
+is none), then one column of brackets for each verb, from left to right; ``props?`` may be absent. ``_`` is not read.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ FIELDS = {
     "heads": "heads",
     "deprels": "deprels",
     "syntax": "parse",
-    "entities": "entities",
 }
 _BLANKS = re.compile(r"[ \t]+")
 
@@ -57,9 +56,8 @@ def read_blocks(text: str, file: str | Path, columns: Sequence[str], *, tabs: bo
     """The sentences of a text; columns are separated by tabs, or by blanks.
 
     A file with tabs may have comments (``# sent_id = …``) and a column ``id``, whose multiword tokens (``3-4``) and
-    empty nodes (``5.1``) are skipped: they are no words of the tree.
+    empty nodes (``5.1``) are skipped, since they are not words of the tree.
     """
-    _check_names(columns)
     found = []
     for first, lines in blocks(text):
         sent_id, rows, numbers = "", [], []
@@ -97,14 +95,6 @@ def _block(
     return Block(file, lines, named, table[len(plain) :] or None, sent_id)
 
 
-def _check_names(columns: Sequence[str]) -> None:
-    for name in columns:
-        if name not in FIELDS and name not in ("id", "_", "props", "props?"):
-            raise ValueError(f"no column is called {name!r}; choose from {', '.join([*FIELDS, 'id', 'props', '_'])}")
-    if "props" in columns[:-1]:
-        raise ValueError("props takes the rest of the row, so it must be the last column")
-
-
 def propositions(block: Block) -> tuple[Proposition, ...]:
     """The props columns of a sentence; none where there are no such columns."""
     if block.props is None:
@@ -121,7 +111,7 @@ def propositions(block: Block) -> tuple[Proposition, ...]:
 
 
 def assemble(*together: Block) -> Sentence:
-    """A sentence from the blocks that describe it, one for each file; of a column that two have, the first counts."""
+    """A sentence from its blocks, one for each file; of a column that two blocks have, the first counts."""
     first = together[0]
     fields: dict[str, Any] = {"words": ("_",) * first.length, "sent_id": first.sent_id}
     for block in reversed(together):

@@ -24,22 +24,21 @@ _FOLDERS: Mapping[str, tuple[str, ...]] = {
     "synt.wsj": ("tags", "syntax"),
     "synt.upc": ("tags", "_", "_"),
     "dependencies": ("lemmas", "upos", "heads", "deprels"),
-    "ne": ("entities",),
     "props": ("props",),
 }
 
 
-def read_conll2005(path: str | Path, *, columns: Sequence[str] = COLUMNS, syntax: str | None = None) -> list[Sentence]:
-    """Sentences of a merged file (`columns` says what its columns are) or of a folder as distributed.
+def read_conll2005(path: str | Path) -> list[Sentence]:
+    """Sentences of a merged file (words, tags, syntax, props) or of a folder as distributed.
 
     A folder holds one folder per annotation (`words/`, `props/`, `synt.cha/`, …) with one file per section in each.
-    `syntax` names the folder to take tags and trees from where there are several; by default the first there is.
+    Tags and trees come from the first `synt.*` there is.
     """
     path = Path(path)
     if not path.is_dir():
-        return [assemble(block) for block in read_blocks(read_text(path), path, columns)]
+        return [assemble(block) for block in read_blocks(read_text(path), path, COLUMNS)]
     sentences: list[Sentence] = []
-    for files in _sections(path, syntax):
+    for files in _sections(path):
         sentences += join_blocks([read_blocks(read_text(file), file, names) for file, names in files], files)
     return sentences
 
@@ -83,29 +82,21 @@ def props_text(sentences: Iterable[Sentence | Props]) -> str:
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _sections(folder: Path, syntax: str | None) -> list[list[tuple[Path, tuple[str, ...]]]]:
+def _sections(folder: Path) -> list[list[tuple[Path, tuple[str, ...]]]]:
     """The files of each section, words first."""
-    known = [name for name in _FOLDERS if name.startswith("synt.")]
-    if syntax is not None and syntax not in known:
-        raise ValueError(f"no syntax folder is called {syntax!r}; choose from {', '.join(known)}")
     present = [name for name in _FOLDERS if (folder / name).is_dir()]
     if "words" not in present:
         raise BadCorpus(folder, 0, "the folder has no words/; `spen data make conll2005` makes them from the treebank")
-    synt = [name for name in present if name in known]
-    if syntax is not None and syntax not in synt:
-        raise BadCorpus(folder, 0, f"the folder has no {syntax}/, only {', '.join(synt) or 'no syntax at all'}")
-    keep = syntax or next(iter(synt), None)
-    present = [name for name in present if name not in synt or name == keep]
+    syntax = [name for name in present if name.startswith("synt.")]
+    present = [name for name in present if name not in syntax[1:]]
     sections = []
     for words in sorted((folder / "words").iterdir()):
         files: list[tuple[Path, tuple[str, ...]]] = []
         for name in present:
             file = folder / name / words.name.replace(".words", f".{name}")
-            if not file.is_file():
-                other = file.with_suffix("") if file.suffix == ".gz" else file.with_name(file.name + ".gz")
-                if not other.is_file():
-                    raise BadCorpus(file, 0, f"the file is missing, and {words.name} needs it")
-                file = other
-            files.append((file, _FOLDERS[name]))
+            other = file.with_suffix("") if file.suffix == ".gz" else file.with_name(file.name + ".gz")
+            if not file.is_file() and not other.is_file():
+                raise BadCorpus(file, 0, f"the file is missing, and {words.name} needs it")
+            files.append((file if file.is_file() else other, _FOLDERS[name]))
         sections.append(files)
     return sections

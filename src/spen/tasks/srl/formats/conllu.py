@@ -1,12 +1,12 @@
 """CoNLL-U in, sentences out; and parsed sentences of spaCy and of the library conllu.
 
-Verbs become predicates without arguments, ready for a model. A file may have props after its ten columns (the verb,
-then a column of brackets for each verb): these are the predicates and their roles then.
+A file may have props after its ten columns (the verb, then a column of brackets for each verb), which hold the
+predicates and their roles. Otherwise verbs become predicates without arguments, ready for a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from spen.tasks.srl.formats.columns import assemble, read_blocks, sentence_text
 from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Sentence, read_text
 
-__all__ = ["as_sentences", "conllu_text", "find_verbs", "parse_conllu", "read_conllu", "with_predicates"]
+__all__ = ["as_sentences", "conllu_text", "find_verbs", "parse_conllu", "read_conllu"]
 
 COLUMNS = ("id", "words", "lemmas", "upos", "tags", "_", "heads", "deprels", "_", "_", "props?")
 PARSE_FIRST = (
@@ -24,23 +24,20 @@ PARSE_FIRST = (
 )
 
 
-def read_conllu(path: str | Path, *, predicates: Callable[[Sentence], Collection[int]] | None = None) -> list[Sentence]:
-    """A CoNLL-U file, gzipped or not; `predicates` says which tokens are predicates where it has no props."""
-    return parse_conllu(read_text(path), path, predicates=predicates)
+def read_conllu(path: str | Path) -> list[Sentence]:
+    """A CoNLL-U file, gzipped or not."""
+    return parse_conllu(read_text(path), path)
 
 
-def parse_conllu(
-    text: str, file: str | Path, *, predicates: Callable[[Sentence], Collection[int]] | None = None
-) -> list[Sentence]:
-    """CoNLL-U text; `file` is what errors call it. `predicates` is find_verbs by default."""
+def parse_conllu(text: str, file: str | Path) -> list[Sentence]:
+    """CoNLL-U text, which errors call `file`; where there are no props, every verb is a predicate without arguments."""
     check_tabs(text, file)
     sentences = []
     for number, block in enumerate(read_blocks(text, file, COLUMNS, tabs=True), 1):
-        sentence = assemble(block)
-        if not block.sent_id:
-            sentence = replace(sentence, sent_id=str(number))
+        sentence = replace(assemble(block), sent_id=block.sent_id or str(number))
         if block.props is None:
-            sentence = with_predicates(sentence, (predicates or find_verbs)(sentence))
+            props = [Proposition(i, _sense(sentence, i), (Argument(i, i + 1, "V"),)) for i in find_verbs(sentence)]
+            sentence = replace(sentence, propositions=tuple(props))
         sentences.append(sentence)
     return sentences
 
@@ -106,15 +103,6 @@ def find_verbs(sentence: Sentence) -> list[int]:
         if verb and not sentence.deprels[i].startswith("aux"):
             found.append(i)
     return found
-
-
-def with_predicates(sentence: Sentence, predicates: Collection[int]) -> Sentence:
-    """The sentence with an empty proposition at each of these tokens, its sense the lemma."""
-    for i in predicates:
-        if not 0 <= i < len(sentence):
-            raise ValueError(f"predicate {i} lies outside the sentence of {len(sentence)} tokens")
-    props = tuple(Proposition(i, _sense(sentence, i), (Argument(i, i + 1, "V"),)) for i in sorted(set(predicates)))
-    return replace(sentence, propositions=props)
 
 
 def _sense(sentence: Sentence, i: int) -> str:

@@ -7,29 +7,16 @@ PropBank's in the file (ARG0, ARGM-TMP); `benchmark` keeps the verbs and renames
 from __future__ import annotations
 
 import tarfile
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
 
 from spen.tasks.srl.formats.columns import Block, assemble, propositions, read_blocks, sentence_text
 from spen.tasks.srl.formats.conllu import parse_conllu
-from spen.tasks.srl.sentences import BadCorpus, Proposition, Sentence, decode_text, read_text, write_text
+from spen.tasks.srl.sentences import BadCorpus, Sentence, decode_text, read_text
 
-__all__ = [
-    "SPLITS",
-    "Dropped",
-    "EwtJoin",
-    "benchmark",
-    "conll_role",
-    "is_benchmark_predicate",
-    "make_ewt",
-    "read_source",
-    "read_tsv",
-    "tsv_text",
-    "write_tsv",
-]
+__all__ = ["SPLITS", "benchmark", "conll_role", "make_ewt", "read_tsv", "tsv_text"]
 
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "words", "lemmas", "upos", "tags", "heads", "deprels", "syntax", "props")
@@ -37,13 +24,13 @@ _SKELETON = (*("_",) * 5, "syntax", "_", "props")  # a gold_skel file of PropBan
 
 
 def read_tsv(path: str | Path) -> list[Sentence]:
-    """Every sentence of a TSV, gzipped or not, as it stands: all predicates, PropBank's labels."""
+    """Every sentence of a TSV, gzipped or not, with all predicates and PropBank's labels."""
     return [assemble(block) for block in read_blocks(read_text(path), path, COLUMNS, tabs=True)]
 
 
-def write_tsv(path: str | Path, sentences: Iterable[Sentence]) -> None:
-    """The inverse of read_tsv; gzipped when the name ends in .gz."""
-    write_text(path, tsv_text(sentences))
+def tsv_text(sentences: Iterable[Sentence]) -> str:
+    """The inverse of read_tsv."""
+    return "".join(sentence_text(sentence, COLUMNS) + "\n" for sentence in sentences)
 
 
 def conll_role(label: str) -> str:
@@ -57,95 +44,53 @@ def conll_role(label: str) -> str:
     return prefix + body
 
 
-def is_benchmark_predicate(sentence: Sentence, proposition: Proposition) -> bool:
-    """XPOS starts with VB, and not (DEPREL starts with aux and there is no argument)."""
-    i = proposition.predicate
-    auxiliary = sentence.deprels[i].startswith("aux") and not proposition.arguments
-    return sentence.xpos[i].startswith("VB") and not auxiliary
-
-
 def benchmark(sentence: Sentence) -> Sentence:
-    """The sentence with verbal propositions alone, under CoNLL-2005's labels."""
-    kept = tuple(
-        replace(p, pieces=tuple(replace(piece, role=conll_role(piece.role)) for piece in p.pieces))
-        for p in sentence.propositions
-        if is_benchmark_predicate(sentence, p)
-    )
-    return replace(sentence, propositions=kept)
+    """The sentence with verbal propositions alone, under CoNLL-2005's labels.
+
+    A predicate counts if its XPOS starts with VB, unless its DEPREL starts with aux and it has no argument.
+    """
+    kept = []
+    for p in sentence.propositions:
+        auxiliary = sentence.deprels[p.predicate].startswith("aux") and not p.arguments
+        if sentence.xpos[p.predicate].startswith("VB") and not auxiliary:
+            kept.append(replace(p, pieces=tuple(replace(piece, role=conll_role(piece.role)) for piece in p.pieces)))
+    return replace(sentence, propositions=tuple(kept))
 
 
-def tsv_text(sentences: Iterable[Sentence]) -> str:
-    """What write_tsv writes."""
-    return "".join(sentence_text(sentence, COLUMNS) + "\n" for sentence in sentences)
-
-
-# ── the join ──────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """A sentence (or a whole document) of the treebank that the join leaves out, and why."""
-
-    split: str
-    sent_id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class EwtJoin:
-    """The joined splits and all that did not join."""
-
-    splits: Mapping[str, tuple[Sentence, ...]]
-    dropped: tuple[Dropped, ...]
-
-    def write(self, folder: str | Path) -> list[Path]:
-        """ewt-srl.{train,dev,test}.tsv.gz in the folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / f"ewt-srl.{split}.tsv.gz" for split in self.splits]
-        for path, sentences in zip(paths, self.splits.values(), strict=True):
-            write_tsv(path, sentences)
-        return paths
-
-
-def make_ewt(treebank: str | Path, propbank: str | Path) -> EwtJoin:
+def make_ewt(treebank: Path, propbank: Path) -> tuple[dict[str, list[Sentence]], list[str]]:
     """UD English-EWT sources ⋈ PropBank gold_skel: trees of the one, spans of the other, joined by position.
 
-    Each is a folder or an archive (.tar.xz, .tar.gz, .zip) of the repository. Splits and their order are PropBank's
-    lists. A sentence whose two versions differ in length is dropped and named, as is a document PropBank lacks.
+    Each is a tar archive of the repository. Splits and their order are PropBank's lists. Returned are the splits and,
+    as `SPLIT ID: reason`, the sentences that were dropped because PropBank lacks the document or their lengths differ.
     """
-    trees = read_source(treebank, "not-to-release/sources/", ".conllu")
-    skeletons = read_source(propbank, "data/google/ewt/", ".gold_skel")
-    lists = read_source(propbank, "docs/evaluation/", ".txt")
-    splits: dict[str, tuple[Sentence, ...]] = {}
-    dropped: list[Dropped] = []
-    for split in SPLITS:
+    trees = _read_archive(treebank, "not-to-release/sources/", ".conllu")
+    skeletons = _read_archive(propbank, "data/google/ewt/", ".gold_skel")
+    lists = _read_archive(propbank, "docs/evaluation/", ".txt")
+    splits: dict[str, list[Sentence]] = {split: [] for split in SPLITS}
+    dropped: list[str] = []
+    for split, found in splits.items():
         name = f"ewt.{split}.txt"
         if name not in lists:
             raise BadCorpus(propbank, 0, f"docs/evaluation/{name} is missing, and it lists the documents of {split}")
-        found: list[Sentence] = []
         for number, entry in enumerate(lists[name].split("\n"), 1):
             document = entry.strip().removesuffix(".conllu")
             if not document:
                 continue
             genre, _, stem = document.split("/") if document.count("/") == 2 else ("", "", "")
-            tree = f"{genre}/{stem}.conllu"
+            tree, skeleton = f"{genre}/{stem}.conllu", f"{document}.gold_skel"
             if tree not in trees:
                 raise BadCorpus(name, number, f"the treebank has no {tree or document}")
-            parsed = parse_conllu(trees[tree], tree, predicates=lambda _: ())
-            skeleton = f"{document}.gold_skel"
+            parsed = parse_conllu(trees[tree], tree)
             if skeleton not in skeletons:
-                reason = f"PropBank has no {skeleton}"
-                dropped += [Dropped(split, sentence.sent_id, reason) for sentence in parsed]
+                dropped += [f"{split} {sentence.sent_id}: PropBank has no {skeleton}" for sentence in parsed]
                 continue
             for sentence, block in _align(parsed, read_blocks(skeletons[skeleton], skeleton, _SKELETON)):
                 if block is None:
-                    dropped.append(Dropped(split, sentence.sent_id, f"no sentence of {skeleton} has its length"))
+                    dropped.append(f"{split} {sentence.sent_id}: no sentence of {skeleton} has its length")
                 else:
-                    joined = propositions(block)
-                    found.append(replace(sentence, parse=block.columns["syntax"], propositions=joined))
-        splits[split] = tuple(found)
-    return EwtJoin(splits, tuple(dropped))
+                    parse = block.columns["syntax"]
+                    found.append(replace(sentence, parse=parse, propositions=propositions(block)))
+    return splits, dropped
 
 
 def _align(parsed: Sequence[Sentence], skeletons: Sequence[Block]) -> Iterator[tuple[Sentence, Block | None]]:
@@ -162,34 +107,17 @@ def _align(parsed: Sequence[Sentence], skeletons: Sequence[Block]) -> Iterator[t
         yield sentence, paired.get(i)
 
 
-def read_source(path: str | Path, under: str, suffix: str) -> dict[str, str]:
-    """Texts of a repository's files `…/under/*suffix`, keyed by what follows `under`; from a folder or an archive."""
-    path = Path(path)
+def _read_archive(path: Path, under: str, suffix: str) -> dict[str, str]:
+    """Texts of the files `…/under/*suffix` of a tar archive, keyed by what follows `under`."""
     found: dict[str, str] = {}
-    for name, data in _members(path, under, suffix):
-        found[name.partition(under)[2]] = decode_text(data, f"{path}/{name}")
-    if not found:
-        raise BadCorpus(path, 0, f"no {under}*{suffix} in it; give the repository's folder or archive")
-    return found
-
-
-def _members(path: Path, under: str, suffix: str) -> Iterator[tuple[str, bytes]]:
-    if path.is_dir():
-        for file in sorted(path.rglob(f"*{suffix}")):
-            if under in file.as_posix():
-                yield file.relative_to(path).as_posix(), file.read_bytes()
-        return
     try:
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as bundle:
-                for name in bundle.namelist():
-                    if under in name and name.endswith(suffix):
-                        yield name, bundle.read(name)
-        else:
-            with tarfile.open(path) as archive:
-                for member in archive:
-                    stream = archive.extractfile(member) if member.isfile() else None
-                    if stream is not None and under in member.name and member.name.endswith(suffix):
-                        yield member.name, stream.read()
+        with tarfile.open(path) as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.isfile() else None
+                if stream is not None and under in member.name and member.name.endswith(suffix):
+                    found[member.name.partition(under)[2]] = decode_text(stream.read(), f"{path}/{member.name}")
     except (OSError, tarfile.TarError, EOFError) as error:
-        raise BadCorpus(path, 0, f"neither a folder nor a readable archive ({error})") from error
+        raise BadCorpus(path, 0, f"not a readable archive ({error})") from error
+    if not found:
+        raise BadCorpus(path, 0, f"no {under}*{suffix} in it; give the archive of the repository")
+    return found
