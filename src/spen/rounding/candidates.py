@@ -12,7 +12,7 @@ from spen.rounding.constraints import EMPTY, Constraints, count_violations
 
 @dataclass(frozen=True)
 class Candidates:
-    """max Σ_kc gain_kc z_kc with gain = s_label − s_empty > 0: each row as a problem of its own, hopeless labels gone.
+    """max Σ_kc gain_kc z_kc with gain = s_label − s_empty > 0: each row is a problem, without labels that cannot win.
 
     An arc keeps one slot for its best label that may repeat (slot 0) and one for each unique label (slots 1 … U).
     Nothing is lost, neither for integers nor for the LP: the empty label never violates anything, so a label without
@@ -88,7 +88,7 @@ def _slots(
     unique = torch.tensor(unique_labels, dtype=torch.long, device=score.device)
     repeatable, label = gain.index_fill(1, unique, -torch.inf).max(dim=1)
     slot = torch.cat([repeatable[:, None], gain[:, unique]], dim=1)
-    # A gain of 0 in slot 0 is the empty label itself, the best of the rest.
+    # A gain of 0 in slot 0 is that of the empty label itself.
     open_ = slot > 0
     open_[:, 1:] &= slot[:, 1:] > slot[:, :1]
     return slot, torch.cat([label[:, None], unique.expand(len(score), -1)], dim=1), open_

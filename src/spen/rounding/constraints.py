@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 EMPTY = 0
-"""The label of an arc that takes no part: it never violates anything."""
+"""The label of an unused arc, which violates no constraint."""
 
 
 @dataclass(frozen=True)
 class Constraints:
     """Q = {y : one label per arc, Σ_{j ∈ group} [y_ij ≠ 0] ≤ 1, Σ_j [y_ij = a] ≤ 1 for a unique label a}.
 
-    Row i (a predicate, say) shares no constraint with another row, so each row is a problem of its own.
+    Row i (a predicate, say) shares no constraint with another row, so each row is solved separately.
     Arcs outside the mask carry the empty label 0.
     """
 

@@ -63,7 +63,7 @@ def polish(graph: FactorGraph, z: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:  
 
     By complementary slackness a variable is in play when it exceeds its reduced cost, a factor is tight when its price
     exceeds its slack. Near the optimum the guess is right and the projection lands on it; a wrong guess does no harm,
-    for what comes out is judged by `repair` and `bound`.
+    because `repair` and `bound` evaluate the result.
     """
     play = (z > graph.prices(u) - graph.gain).to(z.dtype)
     tight = (u > 1.0 - graph.totals(z)).to(z.dtype)

@@ -53,7 +53,7 @@ def test_it_has_all_its_constructions() -> None:
 
 def test_equal_arcs_have_different_roles() -> None:
     """The error no classifier of arcs can avoid: the same words, path and relation under several roles."""
-    corpus = make_corpus(1500)
+    corpus = make_corpus(400)
     rules = CandidateRules.fit(corpus)
     seen: dict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     arcs = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from spen.tasks.srl.constituents import dependencies, parse_bits, parse_brackets
 from spen.tasks.srl.formats.conll2005 import props_text, read_props
 from spen.tasks.srl.formats.ewt import SPLITS, make_ewt, read_tsv, tsv_text
 from spen.tasks.srl.formats.folder import read_splits
-from spen.tasks.srl.obtain import check_ewt, find_archives
+from spen.tasks.srl.obtain import JOINED, check_ewt, find_archives
 from spen.tasks.srl.score import score_files, score_table
 from spen.tasks.srl.sentences import Sentence, check_tree, find_roles, is_core
 from spen.tasks.srl.vectors import read_vectors
@@ -53,7 +54,8 @@ def test_the_join_is_the_prepared_corpus_to_the_byte() -> None:
     assert len(dropped) == 70
     check_ewt(splits, folder)
     for split in SPLITS:
-        assert gzip.decompress((folder / f"ewt-srl.{split}.tsv.gz").read_bytes()) == tsv_text(splits[split]).encode()
+        text = gzip.decompress((folder / f"ewt-srl.{split}.tsv.gz").read_bytes())
+        assert hashlib.sha256(text).hexdigest() == JOINED[split]
 
 
 def test_the_tsv_round_trips_to_the_byte() -> None:

@@ -33,8 +33,8 @@ QUICK = SrlRecipe.quick
 
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
-    """Two epochs at most, on a tiny corpus."""
-    shrink = {"pretrain_epochs": 2, "clamped_epochs": 1, "joint_epochs": 1}
+    """A small network for two epochs at most, on a tiny corpus."""
+    shrink = {"pretrain_epochs": 2, "clamped_epochs": 1, "joint_epochs": 1, "width": 32, "hidden": 8}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SrlRecipe, "quick", lambda self: replace(QUICK(self), **shrink))
         patch.setattr(corpora, "builtin_splits", lambda size: builtin_splits(90))

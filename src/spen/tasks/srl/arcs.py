@@ -1,8 +1,8 @@
-"""y ∈ Δ_A^{n×K}: the arcs of a sentence by predicate, each predicate with its own K candidates, and nothing between.
+"""y ∈ Δ_A^{n×K}: the arcs of a sentence by predicate, each predicate with its own K candidates.
 
 The paper optimises over the complete bipartite graph Δ_A^{n×m}, of which a quarter are valid arcs. Here a predicate's
-row holds only its candidates, so that pairs of arcs, which the constraints need, are K² and not m². A corpus lies on
-the device as flat tensors; a batch is an indexing of them.
+row holds only its candidates, so that pairs of arcs, which the constraints need, are K² and not m². A corpus is stored
+on the device as flat tensors, which a batch indexes.
 """
 
 from __future__ import annotations
@@ -163,9 +163,9 @@ class ArcSource:
         self.corpus, self.cells, self.shuffle, self.seed = corpus, cells, shuffle, seed
         self._usable = corpus.usable
         offsets, uncovered = corpus.encoded.predicate_offsets, corpus.encoded.uncovered
-        silent = np.flatnonzero(corpus.widest == 0)
-        self.missed = int(sum(uncovered[offsets[i] : offsets[i + 1]].sum() for i in silent))
-        # Equal keys give equal batch sizes whatever the order of ties, so every epoch has as many batches.
+        without = np.flatnonzero(corpus.widest == 0)
+        self.missed = int(sum(uncovered[offsets[i] : offsets[i + 1]].sum() for i in without))
+        # The order of ties does not change the sizes of the batches, so every epoch has the same number of them.
         self._count = len(self.plan(0))
 
     @property
@@ -209,7 +209,7 @@ class ArcSource:
 
 
 def _ranges(first: Tensor, size: Tensor, width: int) -> tuple[Tensor, Tensor]:  # (…), (…) → (…, width) twice
-    """first + 0 … size − 1, padded with first's own (valid or 0) index, and which places are real."""
+    """first + 0 … size − 1, padded with 0, and which places are valid."""
     place = torch.arange(width, device=first.device)
     mask = place < size[..., None]
     return torch.where(mask, first[..., None] + place, 0), mask

@@ -4,7 +4,7 @@ For a predicate p: (1) the subtree of each child of p, and of the children of a 
 turn, its partial subtrees (the word itself, then whole child subtrees outwards on either side, up to the one that
 holds p) and then its children's subtrees as in (1); (3) each of these without punctuation at its ends. Two kinds go
 beyond the paper because PropBank annotates light verbs and small clauses: the bare head word of a dependent of p, and
-the run from one dependent to the right of p to a later one (`let [us go]`). A span that covers p is none.
+the run from one dependent to the right of p to a later one (`let [us go]`). A span that covers p is no candidate.
 
 Each candidate carries its path, which says how it was found. Only paths that led to an argument in training are kept.
 """

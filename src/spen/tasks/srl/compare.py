@@ -2,7 +2,7 @@
 
 A resample draws as many sentences as there are, with replacement, and where systems have several seeds as many seeds; A
 and B get the same draws. The interval holds the middle 95 % of the resampled differences. p is two-sided,
-2 · min(P(d ≤ 0), P(d ≥ 0)), where every probability counts one resample more than there are, so it is never 0.
+2 · min(P(d ≤ 0), P(d ≥ 0)), with one added to the counts of both probabilities, so that p is never 0.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Comparison:
 
 
 def counts_of(gold: Iterable[Sentence | Props], predicted: Iterable[Sentence | Props]) -> Counts:
-    """What F1 = 2 · correct / (predicted + gold) adds up, sentence by sentence."""
+    """The terms of F1 = 2 · correct / (predicted + gold), sentence by sentence."""
     golds, predictions = list(gold), list(predicted)
     score(golds, predictions)  # raises if these are not the same sentences
     tallies = [score([g], [p]).overall for g, p in zip(golds, predictions, strict=True)]
@@ -72,7 +72,7 @@ def compare_all(
     n, seeds = len(first[0]), len(first)
     if not n:
         raise ValueError("there is no sentence to compare the systems on")
-    # In parts: the draws of 10,000 resamples of a large corpus would take gigabytes.
+    # In chunks: the draws of 10,000 resamples of a large corpus would take gigabytes.
     sizes = [min(500, resamples - start) for start in range(0, resamples, 500)]
     every = [counts for runs in systems.values() for counts in runs]
     flat = np.concatenate([resampled_f1(every, draw(n, size, [seed, k])) for k, size in enumerate(sizes)])

@@ -26,7 +26,7 @@ def kinship(heads: Tensor, predicates: Tensor) -> Tensor:  # (P, L), (P,) → (P
     parent = heads.gather(1, predicates[:, None])
     grandparent = above.gather(1, predicates[:, None])
     kind = torch.zeros_like(heads)
-    # Later assignments win, so the closest kinship stands last.
+    # Later assignments win, so the closest relation is last.
     for number, related in (
         (7, (heads == grandparent) & (grandparent >= 0)),
         (6, (place == grandparent) & (grandparent >= 0)),
@@ -74,7 +74,7 @@ class SentenceEncoder(nn.Module):
 
     def forward(self, x: ArcBatch, words: WordTable) -> Tensor:  # (B, n, K, width)
         shape = x.mask.shape
-        # Once: the number of predicates is on the device, and reading it synchronises.
+        # Computed once: the number of predicates is on the device, and reading it synchronises.
         real = x.predicate_mask.flatten().nonzero().squeeze(1)  # (P,) of B · n
         place = x.predicates.flatten()[real]
         states = self._encode(x, words, real // shape[1], place)  # (P, L, 2 · width)
@@ -105,8 +105,8 @@ class SentenceEncoder(nn.Module):
 class ArcAttention(Energy):
     """Σ_i MLP([m_i; y_i]; f_i) with m_i = Σ_{j≠i} attention_ij(f) V y_j over all arcs j of the sentence.
 
-    Who listens to whom depends on the features alone, with a bias for arcs of the same predicate; what is heard
-    depends on y. So two arcs of different predicates can agree on who did what.
+    The attention depends on the features alone, with a bias for arcs of the same predicate; the values depend on y. So
+    the roles of an arc can depend on the roles of arcs of other predicates.
     """
 
     def __init__(self, roles: int, arc: int, *, heads: int = 4, size: int = 16, hidden: int = 100) -> None:
@@ -123,16 +123,16 @@ class ArcAttention(Energy):
         roles, arcs, mask = y[..., 1:].flatten(1, 2), features.arc.flatten(1, 2), features.mask.flatten(1)
         attention = self.attention(arcs, mask, n, k)
         value = self.value(roles).unflatten(-1, (self.heads, self.size))
-        heard = torch.einsum("bhij,bjhs->bihs", attention, value).flatten(2)
-        return (self.network(torch.cat([heard, roles], -1), arcs) * mask).sum(1)
+        messages = torch.einsum("bhij,bjhs->bihs", attention, value).flatten(2)
+        return (self.network(torch.cat([messages, roles], -1), arcs) * mask).sum(1)
 
     def attention(self, arcs: Tensor, mask: Tensor, n: int, k: int) -> Tensor:  # (B, heads, N, N)
-        """Who listens to whom: rows sum to 1, or to 0 for an arc alone in its sentence."""
+        """Attention weights: rows sum to 1, or to 0 for the only arc of a sentence."""
         query, key = (f(arcs).unflatten(-1, (self.heads, self.size)) for f in (self.query, self.key))
         logits = torch.einsum("bihs,bjhs->bhij", query, key) * self.size**-0.5
         owner = torch.arange(n * k, device=arcs.device) // k
         logits = logits + self.same[:, None, None] * (owner[:, None] == owner)
         eye = torch.eye(n * k, dtype=torch.bool, device=arcs.device)
-        heard = mask[:, None, None, :] & ~eye
-        # An arc alone in its sentence hears nothing.
-        return logits.masked_fill(~heard, -1e4).softmax(-1) * heard
+        visible = mask[:, None, None, :] & ~eye
+        # The only arc of a sentence attends to nothing.
+        return logits.masked_fill(~visible, -1e4).softmax(-1) * visible

@@ -104,8 +104,8 @@ def without_genre(splits: Splits, genre: str) -> Splits:
     genres = sorted({sentence.genre for part in splits.values() for sentence in part})
     if genre not in genres:
         raise ValueError(f"no sentence is of genre {genre!r}; there are {', '.join(genres)}")
-    rest = {name: [s for s in splits[name] if s.genre != genre] for name in ("train", "dev")}
-    return {**rest, "test": [s for part in splits.values() for s in part if s.genre == genre]}
+    others = {name: [s for s in splits[name] if s.genre != genre] for name in ("train", "dev")}
+    return {**others, "test": [s for part in splits.values() for s in part if s.genre == genre]}
 
 
 def prepare(

@@ -1,6 +1,6 @@
 """From soft outputs to roles that keep the constraints: greedy (+ H), AD³, ILP, or the plain argmax.
 
-Every predicate is a problem of its own, so a batch of sentences is decoded as a batch of predicates.
+Predicates share no constraint, so a batch of sentences is decoded as a batch of predicates.
 """
 
 from __future__ import annotations
@@ -51,5 +51,5 @@ def decode_roles(
 
 
 def violations(y: Tensor, target: ArcTarget, core: tuple[int, ...]) -> Tensor:  # (B, n, K, A) → ()
-    """How many overlaps and repeats the plain argmax has: what rounding is left to repair."""
+    """How many overlaps and repeats the plain argmax has."""
     return count_violations(y.detach().flatten(0, 1)[:, None], constraints(target, core)).total.sum()

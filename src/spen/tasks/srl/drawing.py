@@ -16,7 +16,7 @@ _LETTER, _GAP, _LEVEL, _UNDER = 8.0, 9, 21, 5
 
 @dataclass(frozen=True)
 class Arc:
-    """An arc from the verb to the words [start, end): what stands at it, how strong it is drawn and in which colour."""
+    """An arc from the verb to the words [start, end), with its label, colour and strength."""
 
     start: int
     end: int
@@ -44,7 +44,7 @@ def _arc(argument: Argument, truth: set[Argument] | None) -> Arc:
 def draw_arcs(sentence: Sentence, predicate: int, frames: Sequence[Sequence[Arc]]) -> str:
     """Arcs above the words. Several frames share the words, and a span keeps its height in all of them.
 
-    Of several, frame t is a group with `data-t="t"`: whoever shows the drawing shows one of them at a time.
+    Of several, frame t is a group with `data-t="t"`, and the page shows one group at a time.
     """
     left, right = _places(sentence)
     verb = (left[predicate] + right[predicate]) / 2
@@ -75,7 +75,7 @@ def draw_arcs(sentence: Sentence, predicate: int, frames: Sequence[Sequence[Arc]
 def _curve(
     arc: Arc, foot: float, left: Sequence[float], right: Sequence[float], height: float, level: int, row: int
 ) -> str:
-    """The arc, flat on top so that labels of the arcs below stay clear of it, and a line under its words."""
+    """The arc, flat on top so that it does not cross the labels of the arcs below, and a line under its words."""
     middle, top = _middle(left, right, arc.span), height - level * _LEVEL
     bend = min(9.0, abs(middle - foot) / 2)
     turn = bend if middle > foot else -bend
@@ -91,7 +91,7 @@ def _curve(
 
 
 def _label(arc: Arc, foot: float, left: Sequence[float], right: Sequence[float], height: float, level: int) -> str:
-    """The label on top of the arc, with a rim in the colour of the page, since other arcs pass behind it."""
+    """The label on top of the arc, outlined in the colour of the page, since other arcs pass behind it."""
     x, y = (foot + _middle(left, right, arc.span)) / 2, height - level * _LEVEL - 4
     return (
         f'<text x="{x:.0f}" y="{y:.0f}" fill="{arc.colour}" text-anchor="middle" class="role" font-size="11" '
@@ -101,7 +101,7 @@ def _label(arc: Arc, foot: float, left: Sequence[float], right: Sequence[float],
 
 
 def _opacity(arc: Arc) -> float:
-    # A pale arc is still seen: it is what the descent is about to drop or to keep.
+    # Unlikely arcs stay visible: the descent may still change them.
     return 0.18 + 0.82 * arc.strength
 
 
@@ -110,7 +110,7 @@ def _hint(arc: Arc) -> str:
 
 
 def _feet(spans: Sequence[tuple[int, int]], predicate: int, verb: float, half: float) -> dict[tuple[int, int], float]:
-    """Where on the verb each arc stands, `spans` nearest first: the nearest outermost, so that arcs nest."""
+    """The x at which each arc leaves the verb, `spans` nearest first: the nearest outermost, so that arcs nest."""
     foot: dict[tuple[int, int], float] = {}
     for side in (-1, 1):
         mine = [span for span in spans if (span[0] > predicate) == (side > 0)]

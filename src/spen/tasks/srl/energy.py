@@ -1,7 +1,7 @@
 """E(y; F(x)) of the appendix: local scores, five global terms, soft constraints, entropy.
 
-Label 0 is the empty one. The mass of an arc is z = Σ_{k ≠ 0} y[k]: what it gives to real roles. A predicate's label
-histogram is w_p = Σ_a y_p[a, 1:]. Energies here read y with invalid arcs at the empty label; `MaskedArcs` sees to it.
+Label 0 is the empty one. The mass of an arc is z = Σ_{k ≠ 0} y[k], its probability of a role. A predicate's label
+histogram is w_p = Σ_a y_p[a, 1:]. `MaskedArcs` sets invalid arcs to the empty label before the other energies read y.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 SMALL = 0.1
-"""Mass added to the denominator of an average, so that a predicate about to lose its last argument has a slope."""
+"""Mass added to the denominator of an average, so that its gradient is finite where a predicate has no mass."""
 
 
 def mass(y: Tensor) -> Tensor:  # (B, n, K, A) → (B, n, K)
@@ -43,9 +43,9 @@ def mass(y: Tensor) -> Tensor:  # (B, n, K, A) → (B, n, K)
 
 
 class MaskedArcs(Energy):
-    """E(ŷ; F) with ŷ = y on valid arcs and the empty label on the others, which so have no gradient. Wraps an energy.
+    """E(ŷ; F) with ŷ = y on valid arcs and the empty label on the others, which have no gradient. Wraps an energy.
 
-    Init starts invalid arcs at the empty label; with nothing to push them they stay.
+    Init starts invalid arcs at the empty label, and without a gradient they stay there.
     """
 
     def __init__(self, energy: nn.Module) -> None:
@@ -60,7 +60,7 @@ class MaskedArcs(Energy):
             yield name, _on_masked(function), closed
 
     def formula(self, features: Scored) -> Formula | None:
-        from spen.tasks.srl.gradient_formulas import Bound, is_written  # it knows every term of this file
+        from spen.tasks.srl.gradient_formulas import Bound, is_written  # it imports every term of this file
 
         return Bound(self, features) if is_written(self) else None
 
@@ -75,11 +75,10 @@ def _masked(y: Tensor, features: Scored) -> Tensor:
 
 
 class Network(nn.Module):
-    """⟨w, softplus(W u + V c + b)⟩: a two-layer network on what moves (u, a function of y) and what does not (c).
+    """⟨w, softplus(W u + V c + b)⟩: a two-layer network on u, a function of y, and c, which does not depend on y.
 
-    ``convex=True`` is its input-convex twin: w ≥ 0, and a free linear term ⟨d, u⟩ gives back the slopes of either
-    sign that w lost. The last layer starts small: training shrinks a prior that starts large to nothing. No output
-    bias: a constant has no gradient.
+    ``convex=True`` makes it convex in u: w ≥ 0, and a linear term ⟨d, u⟩ of either sign. The last layer starts small,
+    because training shrinks a term that starts large to zero. There is no output bias, as a constant has no gradient.
     """
 
     def __init__(
@@ -128,8 +127,7 @@ class NonNegativeAffine(NonNegativeLinear):
 class ArgumentSet(Energy):
     """Σ_p MLP([Σ_a z_p[a] f_a / Σ_a z_p[a];  f_p]): which arguments go together with which predicate (term 1).
 
-    The convex version divides by the number of candidates: a ratio of two functions of y is not convex, and a network
-    on it would not be either.
+    The convex version divides by the number of candidates, since a ratio of two functions of y is not convex.
     """
 
     def __init__(self, words: int, *, hidden: int = 50, convex: bool = False) -> None:

@@ -56,21 +56,8 @@ class ArcFeatures(NamedTuple):
     words: list[int]
 
 
-@dataclass(frozen=True)
-class _Predicate:
-    """What every arc of a predicate shares."""
-
-    index: int
-    lemma: str
-    tag: str
-    voice: str
-    frame: str
-    values: list[str]
-    bag: list[str]
-
-
 class _Context:
-    """One sentence, prepared for quick look-ups."""
+    """The columns of a sentence and its tree, prepared for the features of its arcs."""
 
     def __init__(self, sentence: Sentence) -> None:
         self.sentence, self.tree = sentence, Tree.of(sentence)
@@ -107,7 +94,8 @@ class _Context:
     def form(self, i: int) -> str:
         return self.forms[i] if 0 <= i < len(self.forms) else "<edge>"
 
-    def predicate(self, p: int) -> _Predicate:
+    def predicate(self, p: int) -> tuple[list[str], list[str]]:
+        """The values of the templates `p.…` and the bag of dependents, which all arcs of a predicate share."""
         children = self.tree.children[p]
         relations = [self.deprels[c] for c in children]
         passive = any(r in ("aux:pass", "nsubj:pass", "auxpass", "nsubjpass", "csubj:pass") for r in relations)
@@ -121,12 +109,12 @@ class _Context:
             f"{self.tag(p - 2)}.{self.tag(p - 1)}", f"{self.tag(p + 1)}.{self.tag(p + 2)}",
             self.lemmas[marker] if marker >= 0 else _NONE,
         ]  # fmt: skip
-        # A dependent by its preposition as well as its relation: `obl:with` beside the object decides what that is.
+        # With the preposition of a dependent, since `obl:with` changes the role of the object.
         named = [c for c in children if self.deprels[c] != "punct"]
         bag = [
             f"{self.deprels[c]}:{self.lemmas[self.markers[c]] if self.markers[c] >= 0 else ''}" for c in named[:_BAG]
         ]
-        return _Predicate(p, self.lemmas[p], self.tags[p], voice, frame, values, bag)
+        return values, bag + [_NONE] * (_BAG - len(bag))
 
     def route(self, p: int, a: int) -> tuple[str, int]:
         """Relations from p up to the common ancestor and down to a, and their number."""
@@ -145,45 +133,45 @@ def arc_features(sentence: Sentence, candidates: Sequence[Sequence[Candidate]]) 
         return
     context = _Context(sentence)
     for proposition, found in zip(sentence.propositions, candidates, strict=True):
-        predicate = context.predicate(proposition.predicate)
+        values, bag = context.predicate(proposition.predicate)
         for candidate in found:
-            yield _arc(context, predicate, candidate)
+            yield _arc(context, proposition.predicate, values, bag, candidate)
 
 
-def _arc(c: _Context, p: _Predicate, a: Candidate) -> ArcFeatures:
+def _arc(c: _Context, p: int, shared: list[str], bag: list[str], a: Candidate) -> ArcFeatures:
     start, end, h, path = a
+    _, p_lemma, p_tag, _, voice, frame, *_ = shared
     lemma, tag, relation = c.lemmas[h], c.tags[h], c.deprels[h]
     mark = c.markers[h]
     if not start <= mark < end:
         mark = -1
     marker = c.lemmas[mark] if mark >= 0 else _NONE
-    before = "<" if end <= p.index else ">"
+    before = "<" if end <= p else ">"
     inside = [k for k in c.tree.children[h] if start <= k < end and c.deprels[k] != "punct"]
     left = next((k for k in inside if k < h and k != mark), -1)
     right = next((k for k in reversed(inside) if k > h), -1)
-    route, steps = c.route(p.index, h)
-    gap = p.index - end if end <= p.index else start - p.index - 1
-    low, high = (end, p.index) if end <= p.index else (p.index + 1, start)
+    route, steps = c.route(p, h)
+    gap = p - end if end <= p else start - p - 1
+    low, high = (end, p) if end <= p else (p + 1, start)
     between = c.verbs_before[max(low, high)] - c.verbs_before[low]
-    position = p.voice + before
+    position = voice + before
     values = [
-        *p.values,
+        *shared,
         lemma, tag, c.upos[h], relation, marker, c.forms[start], c.forms[end - 1], c.tags[start], c.tags[end - 1],
         f"{c.tag(start - 1)}:{c.form(start - 1)}", f"{c.tag(end)}:{c.form(end)}", _bucket(end - start),
         f"{c.deprels[left]}:{c.lemmas[left]}" if left >= 0 else _NONE,
         f"{c.deprels[right]}:{c.lemmas[right]}" if right >= 0 else _NONE,
         path, route, _bucket(steps), before + _bucket(gap), before, _bucket(between), position,
-        position + relation, f"{p.lemma} {path}", f"{p.lemma} {relation}", f"{p.lemma} {relation} {marker}",
-        f"{p.lemma} {lemma}", f"{p.tag} {route}", f"{tag} {route}", f"{lemma} {relation}", f"{lemma} {marker}",
-        f"{relation} {marker}", f"{p.frame} {relation}", f"{c.tags[start]} {c.tags[end - 1]} {route}",
-        f"{p.lemma} {position}",
+        position + relation, f"{p_lemma} {path}", f"{p_lemma} {relation}", f"{p_lemma} {relation} {marker}",
+        f"{p_lemma} {lemma}", f"{p_tag} {route}", f"{tag} {route}", f"{lemma} {relation}", f"{lemma} {marker}",
+        f"{relation} {marker}", f"{frame} {relation}", f"{c.tags[start]} {c.tags[end - 1]} {route}",
+        f"{p_lemma} {position}",
     ]  # fmt: skip
-    values += p.bag + [_NONE] * (_BAG - len(p.bag))
     dependents = [f"{c.deprels[k]}:{c.tags[k]}" for k in inside[:_BAG]]
-    values += dependents + [_NONE] * (_BAG - len(dependents))
-    n, head = len(c.forms), c.sentence.heads[p.index]
+    values += [*bag, *dependents, *[_NONE] * (_BAG - len(dependents))]
+    n, head = len(c.forms), c.sentence.heads[p]
     words = [
-        p.index, h, start, end - 1, start - 1, end if end < n else -1, mark, left, right, head if head != ROOT else -1,
+        p, h, start, end - 1, start - 1, end if end < n else -1, mark, left, right, head if head != ROOT else -1,
     ]  # fmt: skip
     return ArcFeatures(values, words)
 

@@ -1,8 +1,8 @@
 """∇E of the role-labelling energy, written out: the descent then needs one derivative of a formula, not two of E.
 
-Double backprop through the terms takes hundreds of operations a step of the descent, nearly all of them tiny. Here
-what does not depend on y (projections of F(x), masks, attention) is computed once a descent, and a step is the formula
-of ∇E alone. Tests hold it to autograd, term by term and through a training step.
+Double backprop through the terms takes hundreds of small operations per step of the descent. Here everything that does
+not depend on y (projections of F(x), masks, attention) is computed once per descent, and a step is the formula of ∇E
+alone. Tests compare it with autograd, term by term and through a training step.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _(term: LabelCoherence, features: Scored) -> Term:
 def _(term: SoftNand, features: Scored) -> Term:
     weight, beta, pairs = term.weight(), term.temperature, term.pairs
     if isinstance(pairs, OverlappingPairs):
-        # Over ordered pairs, each of which stands for half.
+        # Over ordered pairs, each of them counted half.
         conflicts = features.conflicts.to(features.scores.dtype)
 
         def overlap(point: Point) -> Slope:
@@ -293,22 +293,22 @@ def _(term: ArcAttention, features: Scored) -> Term:
     network, shape = term.network, features.mask.shape
     assert network.context is not None
     arcs, mask = features.arc.flatten(1, 2), features.mask.flatten(1)
-    heard = term.value.out_features
+    size = term.value.out_features
     attention = term.attention(arcs, mask, *shape[1:])  # (B, heads, N, N)
     back = attention.transpose(-1, -2)
     shift = network.context(arcs) + network.moving.bias
     outer = _last(network) * mask[..., None]
-    of_heard, of_roles = network.moving.weight.split([heard, network.moving.in_features - heard], 1)
+    of_messages, of_roles = network.moving.weight.split([size, network.moving.in_features - size], 1)
 
     def slope(point: Point) -> Slope:
         roles = point.roles.flatten(1, 2)
         value = term.value(roles).unflatten(-1, (term.heads, term.size)).transpose(1, 2)  # (B, heads, N, size)
         message = (attention @ value).transpose(1, 2).flatten(2)
-        total = nn.functional.linear(message, of_heard) + nn.functional.linear(roles, of_roles) + shift
+        total = nn.functional.linear(message, of_messages) + nn.functional.linear(roles, of_roles) + shift
         energy, h = _bend(network, total, outer)
-        answer = (h @ of_heard).unflatten(-1, (term.heads, term.size)).transpose(1, 2)
-        spoken = (back @ answer).transpose(1, 2).flatten(2) @ term.value.weight
-        return Slope(energy.flatten(1).sum(1), roles=(spoken + h @ of_roles).unflatten(1, shape[1:]))
+        by_message = (h @ of_messages).unflatten(-1, (term.heads, term.size)).transpose(1, 2)
+        by_value = (back @ by_message).transpose(1, 2).flatten(2) @ term.value.weight
+        return Slope(energy.flatten(1).sum(1), roles=(by_value + h @ of_roles).unflatten(1, shape[1:]))
 
     return slope
 
@@ -343,7 +343,7 @@ def _total(values: list[Tensor | None]) -> Tensor | None:
     found = [value for value in values if value is not None]
     if not found:
         return None
-    total, *rest = found
-    for value in rest:
+    total, *others = found
+    for value in others:
         total = total + value
     return total

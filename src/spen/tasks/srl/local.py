@@ -55,9 +55,9 @@ class ArcScorer(nn.Module):
 
     The sum of embeddings is the linear map of the paper: every value of a discrete feature has a column of its own;
     every word slot has a matrix of its own on the shared word vectors. ``context_dropout`` drops entries of f_p, f_a
-    and f_r on their way to the global energy, whose many parameters overfit otherwise. ``encoder`` adds its own
+    and f_r before the global energy reads them, whose many parameters overfit otherwise. ``encoder`` adds its own
     description of each arc to e. ``feature_dropout`` leaves out discrete features and words of an arc in training,
-    so that no single rare value is relied upon.
+    so that the network does not depend on single rare values.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class ArcScorer(nn.Module):
         )
 
     def _summed(self, index: Tensor) -> Tensor:  # (B, n, K, SLOTS) → (B, n, K, width)
-        if torch.compiler.is_exporting():  # other runtimes have no bags; row 0 is 0, so a plain sum is the same
+        if torch.compiler.is_exporting():  # ONNX has no EmbeddingBag; row 0 is 0, so a plain sum is the same
             return nn.functional.embedding(index, self.features.weight).sum(3)
         return self.features(index.flatten(0, 2)).unflatten(0, index.shape[:3])
 

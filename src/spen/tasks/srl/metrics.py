@@ -32,8 +32,8 @@ def arc_cost(y: Tensor, target: ArcTarget) -> Tensor:  # (B, n, K, A) → (B,)
 class ConstrainedLoss:
     """arc_log_loss + λ · (Σ over pairs that exclude each other of [a + b − 1]_+) / arcs.
 
-    Gold never has both of a pair, so the truth pays nothing; an energy that leaves violations for rounding to repair
-    does. The log loss alone is content with 0.6 and 0.5 on two overlapping candidates.
+    Gold labels violate no constraint and have no penalty; predictions that leave violations to rounding have one. The
+    log loss alone does not penalise 0.6 and 0.5 on two overlapping candidates.
     """
 
     core: tuple[int, ...]
@@ -53,7 +53,7 @@ class RoleF1(Metric):
     """100 · 2PR / (P + R) over arguments after decoding; gold arguments without a candidate count as missed.
 
     Pieces are counted one by one. The official metric joins a continuation C-X to its X first, which differs by a few
-    hundredths; `spen.tasks.srl.evaluate` computes that one. A few hundred rounds of AD³ are enough to rank epochs.
+    hundredths; `spen.tasks.srl.evaluate` computes that one. A hundred iterations of AD³ are enough to rank epochs.
     """
 
     full_state_update = False

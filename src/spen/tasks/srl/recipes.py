@@ -34,7 +34,7 @@ class SrlRecipe:
     templates: Literal["appendix", "all"] = "appendix"
     encoder: Literal["arcs", "contextual"] = "arcs"
     width: int = 300  # of an arc's embedded features
-    word_dimensions: int = 0  # principal components of the word vectors that are kept; 0: the vectors as they are
+    word_dimensions: int = 0  # number of principal components of the word vectors; 0: all dimensions
     encoder_width: int = 200  # of the contextual encoder, in each direction
     encoder_layers: int = 2
     encoder_dropout: float = 0.4
@@ -56,7 +56,7 @@ class SrlRecipe:
     rate: float = 0.2
     # training
     objective: Literal["local", "structured", "end_to_end", "ssvm"] = "end_to_end"
-    base: str | None = "local"  # the recipe whose trained F(x) serves as pretraining
+    base: str | None = "local"  # the recipe whose trained F(x) replaces the pretraining
     pretrain_epochs: int = 16
     clamped_epochs: int = 3
     joint_epochs: int = 12
@@ -70,7 +70,7 @@ class SrlRecipe:
     cells: int = 1024
 
     def describe(self) -> dict[str, Any]:
-        """The recipe as JSON can hold it; the text about it is left out, for a better sentence is the same recipe."""
+        """The recipe as JSON can hold it, without its description, which may be reworded."""
         values = asdict(self)
         del values["about"], values["paper"]
         return values
@@ -83,7 +83,7 @@ class SrlRecipe:
         return cls(about=about, **{**values, "terms": tuple(values["terms"])})
 
     def quick(self) -> SrlRecipe:
-        """The same system, trained for a minute on little data."""
+        """The same system with fewer epochs and smaller batches, for `--quick`."""
         return replace(self, pretrain_epochs=5, clamped_epochs=1, joint_epochs=2, patience=3, cells=256)
 
 
@@ -101,13 +101,13 @@ SPEN = SrlRecipe(
     # The paper's loss has no hinge; spen-no-hinge is without it.
     about="Local energy, five global terms and soft constraints, trained end to end with a hinge on violations.",
     paper={"greedy": Figures(79.0, 80.7, 69.3), "ad3": Figures(79.0, 80.7, 69.4)},
-    # A constraint pushes with at most its weight: 10 holds what the scores favour by less than that, and a smaller
-    # rate keeps the descent from swinging. Left violations: a thirtieth of Local's, against a ninth with weight 6.
+    # The gradient of a constraint is at most its weight, so 10 outweighs scores that differ by less, and a smaller rate
+    # keeps the descent from oscillating. Violations left: a thirtieth of Local's, against a ninth with weight 6.
     constraint_weight=10.0,
     rate=0.1,
     violation_weight=6.0,
-    # The pretrained F(x) has nearly memorised the training sentences. At 5e-4 the joint stage lost what the clamped
-    # stage had won on dev (83.4 → 83.2, Local 82.9), so most of the learning is clamped and the joint stage is slow.
+    # The pretrained F(x) has nearly memorised the training sentences. At 5e-4 the joint stage lost the gain of the
+    # clamped stage on dev (83.4 → 83.2, Local 82.9), so most epochs are clamped and the joint learning rate is small.
     clamped_epochs=6,
     clamped_rate=2e-3,
     joint_epochs=5,
@@ -199,7 +199,7 @@ def find_recipe(name: str) -> SrlRecipe:
 
 
 def changed(recipe: SrlRecipe, changes: Sequence[str]) -> SrlRecipe:
-    """The recipe with `key=value` put into it; its name says so, and the paper's numbers no longer belong to it."""
+    """The recipe with `key=value` options changed and added to its name, without the paper's numbers."""
     for change in changes:
         if "=" not in change:
             raise ValueError(f"{recipe.name}: {change!r} does not read as key=value")

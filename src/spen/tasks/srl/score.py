@@ -1,7 +1,7 @@
 """F1 = 2PR / (P + R) over arguments: the CoNLL-2005 metric, printed as the official srl-eval prints it.
 
-An argument is right when its label and all its pieces are. C-X continues the latest X before it in its proposition
-(where there is none it is an X of its own); R-X is a label like any other; V is counted apart and spoils nothing.
+An argument is correct when its label and all its pieces are. C-X continues the latest X before it in its proposition
+(where there is none, it counts as an X); R-X is a label like any other; V is counted separately from the arguments.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The whole table: overall, by label and for the verb itself, and what was remarkable about the input."""
+    """The whole table: overall, by label and for the verb itself, and warnings about the input."""
 
     sentences: int
     propositions: int
@@ -94,7 +94,7 @@ def score(gold: Iterable[Sentence | Props], predicted: Iterable[Sentence | Props
     A predicted proposition without a gold one is skipped; a gold one without a predicted one of the same verb counts
     all its arguments as missed; both are named in `warnings`. Sentences that differ in number or length are an error.
     """
-    golds, predictions = [_props(s) for s in gold], [_props(s) for s in predicted]
+    golds, predictions = list(gold), list(predicted)
     if len(golds) != len(predictions):
         raise ValueError(f"{len(golds)} gold sentences but {len(predictions)} predicted; they must be the same ones")
     counts: Counter[tuple[str, str]] = Counter()
@@ -119,9 +119,8 @@ def score(gold: Iterable[Sentence | Props], predicted: Iterable[Sentence | Props
             warnings.append(f"{where} : no gold proposition, so it is skipped")
     labels = sorted({label for label, _ in counts})
     tallies = {x: Tally(counts[x, "correct"], counts[x, "excess"], counts[x, "missed"]) for x in labels}
-    arguments = {x: t for x, t in tallies.items() if x != _VERB}
-    verbs = {x: t for x, t in tallies.items() if x == _VERB}
-    return Score(len(golds), propositions, perfect, arguments, verbs, tuple(warnings))
+    verbs = {_VERB: tallies.pop(_VERB)} if _VERB in tallies else {}
+    return Score(len(golds), propositions, perfect, tallies, verbs, tuple(warnings))
 
 
 def score_files(gold: str | Path, predicted: str | Path) -> Score:
@@ -130,7 +129,7 @@ def score_files(gold: str | Path, predicted: str | Path) -> Score:
 
 
 def score_table(result: Score) -> str:
-    """The official scorer's table, line for line; the last line ends, as its does, with a line break."""
+    """The table of the official scorer, byte for byte."""
     lines = [
         f"Number of Sentences    :      {result.sentences:6d}",
         f"Number of Propositions :      {result.propositions:6d}",
@@ -153,18 +152,11 @@ def _row(label: str, t: Tally) -> str:
     return f"{label:>10}   {counts}   {t.precision:6.2f}  {t.recall:6.2f}  {t.f1:6.2f}"
 
 
-def _props(sentence: Sentence | Props) -> Props:
-    return sentence.props if isinstance(sentence, Sentence) else sentence
-
-
 def _compare(gold: set[Joined], predicted: set[Joined], counts: Counter[tuple[str, str]]) -> bool:
     """Counts by label; true when no argument but the verb is excess or missed."""
     wrong = 0
-    for kind, arguments in {
-        "correct": gold & predicted,
-        "excess": predicted - gold,
-        "missed": gold - predicted,
-    }.items():
+    kinds = {"correct": gold & predicted, "excess": predicted - gold, "missed": gold - predicted}
+    for kind, arguments in kinds.items():
         for label, _ in arguments:
             counts[label, kind] += 1
             wrong += kind != "correct" and label != _VERB

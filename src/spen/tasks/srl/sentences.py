@@ -71,7 +71,7 @@ class Proposition:
 
 @dataclass(frozen=True, slots=True)
 class Props:
-    """What a props file knows of a sentence: how long it is and what is said in it."""
+    """A sentence in a props file: its length and its propositions."""
 
     length: int
     propositions: tuple[Proposition, ...] = ()
@@ -102,12 +102,13 @@ class Sentence:
 
     @property
     def genre(self) -> str:
-        """What stands before the first hyphen of the identifier: `weblog`, `email`, …"""
+        """The part of the identifier before the first hyphen: `weblog`, `email`, …"""
         return self.sent_id.partition("-")[0]
 
     @property
-    def props(self) -> Props:
-        return Props(len(self), self.propositions)
+    def length(self) -> int:
+        """The number of words, as of `Props`."""
+        return len(self.words)
 
 
 def find_roles(sentences: Iterable[Sentence | Props]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from spen.tasks.srl.energy import pick
 __all__ = ["ConstrainedLogLoss", "log_partition"]
 
 NEVER = -1e4
-"""log 0 for a programme that is differentiated: −∞ − (−∞) would be NaN."""
+"""Used for log 0, since the gradient through −∞ − (−∞) would be NaN."""
 
 
 def log_partition(
@@ -61,7 +61,7 @@ def log_partition(
 
 
 def _without(core: int, device: torch.device) -> Tensor:  # (2^core, core)
-    """The set without each of its members; the place after the last set where it is no member."""
+    """The set without each of its members; the index after the last set where it is not a member."""
     sets = torch.arange(1 << core, device=device)[:, None]
     bits = 1 << torch.arange(core, device=device)
     return torch.where((sets & bits) > 0, sets - bits, 1 << core)

@@ -17,7 +17,7 @@ __all__ = ["RolesTab"]
 
 
 class RolesTab:
-    """Its methods ``label`` and ``landscape`` may be called by anybody, with anything; what is wrong is an error."""
+    """The methods ``label`` and ``landscape`` are exposed to visitors, so they validate their arguments."""
 
     title = "Role labelling"
     style = (resources.files("spen.tasks.srl") / "tab.css").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from spen.tasks.srl.recipes import ABLATIONS, RECIPES, SrlRecipe, changed, find_recipe
+from spen.tasks.srl.recipes import ABLATIONS, RECIPES, Figures, SrlRecipe, changed, find_recipe
 from spen.tasks.task import (
     Command,
     Dataset,
@@ -93,8 +93,7 @@ class RoleLabelling(Task):
 
     @cached_property
     def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
-        figures = {r.name: r.paper["ad3"].test if "ad3" in r.paper else None for r in RECIPES.values()}
-        return {r.name: Listed(r.name, r.about, figures[r.name]) for r in RECIPES.values()}
+        return {name: Listed(name, r.about, r.paper.get("ad3", Figures()).test) for name, r in RECIPES.items()}
 
     @cached_property
     def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""What the tab of role labelling shows: arcs with probabilities, broken constraints in red, the rounded answer."""
+"""Contents of the role labelling tab: arcs with probabilities, broken constraints in red, the rounded answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_CHARACTERS, MAX_TOKENS = 40_000, 150
 FAINT = 0.05
 """Arcs whose probability to be an argument is below this are left out."""
 
-# No seed of training. In most of these the local answer breaks a constraint, which the descent of srl-grammar mends.
+# Not a seed of training. In most of these the local answer breaks a constraint, which the descent corrects.
 _SEED, _NUMBERS = 77, (469, 105, 537, 454, 385, 354, 28, 515)
 
 _DECODED = {"argmax": "argmax", "greedy": "the greedy heuristic", "ad3": "AD³", "ilp": "an integer programme"}
@@ -37,7 +37,7 @@ _DECODED = {"argmax": "argmax", "greedy": "the greedy heuristic", "ad3": "AD³",
 
 @dataclass(frozen=True)
 class Followed:
-    """The descent on one sentence: y_0 … y_T by arc, and what it takes to read them."""
+    """The descent on one sentence: y_0 … y_T by arc, with the data to decode and draw them."""
 
     sentence: Sentence
     corpus: ArcCorpus
@@ -62,7 +62,7 @@ def _title(sentence: Sentence) -> str:
 
 
 def read(conllu: str) -> Sentence:
-    """The one sentence of the text; with gold roles where it is an example left as it was."""
+    """The one sentence of the text; an unchanged example has its gold roles."""
     if len(conllu) > MAX_CHARACTERS:
         raise ValueError(f"the text has {len(conllu):,} characters, and one sentence has at most {MAX_CHARACTERS:,}")
     sentences = parse_conllu(conllu, "pasted text")
@@ -94,7 +94,7 @@ def follow(labeller: Labeller, sentence: Sentence) -> Followed:
 
 
 def batch(labeller: Labeller, sentence: Sentence) -> tuple[ArcCorpus, ArcBatch, ArcTarget]:
-    """The sentence as the model reads it."""
+    """The sentence encoded for the model, and its batch."""
     corpus = labeller.corpus([sentence])
     return corpus, *corpus.batch(np.array([0]))
 
@@ -129,19 +129,11 @@ def arcs(followed: Followed, t: int, predicate: int) -> list[Arc]:
             continue
         best = int(y[k, 1:].argmax()) + 1
         likely = y[k].topk(min(4, y.shape[-1]))
-        words = " ".join(followed.sentence.words[start:end])
-        hint = "\n".join(
-            [
-                *([f"breaks a constraint: {clashes[k]}"] if k in clashes else []),
-                words,
-                *(
-                    f"{p:.3f} {followed.roles[r]}"
-                    for p, r in zip(likely.values.tolist(), likely.indices.tolist(), strict=True)
-                ),
-            ]
-        )
+        lines = [f"breaks a constraint: {clashes[k]}"] if k in clashes else []
+        lines.append(" ".join(followed.sentence.words[start:end]))
+        lines += [f"{p:.3f} {followed.roles[r]}" for p, r in zip(*(x.tolist() for x in likely), strict=True)]
         label = f"{followed.roles[best]} {_share(float(y[k, best]))}"
-        drawn.append(Arc(start, end, label, WRONG if k in clashes else PLAIN, min(1.0, argument), hint))
+        drawn.append(Arc(start, end, label, WRONG if k in clashes else PLAIN, min(1.0, argument), "\n".join(lines)))
     return drawn
 
 

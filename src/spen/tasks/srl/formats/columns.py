@@ -140,7 +140,7 @@ def sentence_text(sentence: Sentence, columns: Sequence[str]) -> str:
     n, table = len(sentence), []
     for name in columns:
         if name == "props":
-            verbs, brackets = prop_columns(sentence.props)
+            verbs, brackets = prop_columns(sentence)
             table += [verbs, *brackets]
         elif name == "id":
             table.append([str(i + 1) for i in range(n)])
@@ -156,7 +156,7 @@ def sentence_text(sentence: Sentence, columns: Sequence[str]) -> str:
     return "\n".join([*([f"# sent_id = {sentence.sent_id}"] if sentence.sent_id else []), *rows]) + "\n"
 
 
-def prop_columns(props: Props) -> tuple[list[str], list[list[str]]]:
+def prop_columns(props: Props | Sentence) -> tuple[list[str], list[list[str]]]:
     """The verbs and one column of brackets for each of them."""
     verbs = ["-"] * props.length
     ordered = sorted(props.propositions, key=lambda p: p.predicate)

@@ -39,35 +39,35 @@ def read_conll2005(path: str | Path) -> list[Sentence]:
         return [assemble(block) for block in read_blocks(read_text(path), path, COLUMNS)]
     sentences: list[Sentence] = []
     for files in _sections(path):
-        sentences += join_blocks([read_blocks(read_text(file), file, names) for file, names in files], files)
+        sentences += join_blocks({file: read_blocks(read_text(file), file, names) for file, names in files.items()})
     return sentences
 
 
-def join_blocks(rows: Sequence[Sequence[Block]], files: Sequence[tuple[Path, object]]) -> list[Sentence]:
-    """The sentences that the same places of several files describe together."""
+def join_blocks(files: Mapping[Path, Sequence[Block]]) -> list[Sentence]:
+    """Sentences from several files, the n-th from the n-th block of each file."""
     sentences = []
-    for together in zip_longest(*rows):
-        there = [block for block in together if block is not None]
-        for block, (file, _) in zip(together, files, strict=True):
+    for together in zip_longest(*files.values()):
+        present = [block for block in together if block is not None]
+        for block, file in zip(together, files, strict=True):
             if block is None:
-                place = f"{there[0].file}, which has another sentence at line {there[0].lines[0]}"
+                place = f"{present[0].file}, which has another sentence at line {present[0].lines[0]}"
                 raise BadCorpus(file, read_text(file).count("\n"), f"the file ends before {place}")
-        sentences.append(assemble(*there))
+        sentences.append(assemble(*present))
     return sentences
 
 
 def props_blocks(path: str | Path) -> list[Block]:
-    """The sentences of a props file, not parsed yet."""
+    """The sentences of a props file as blocks."""
     return read_blocks(read_text(path), path, ("props",))
 
 
 def read_props(path: str | Path) -> list[Props]:
-    """Propositions of a props file on its own."""
+    """The propositions of a props file."""
     return [Props(block.length, propositions(block)) for block in props_blocks(path)]
 
 
 def write_props(path: str | Path, sentences: Iterable[Sentence | Props]) -> None:
-    """The props of every sentence, in the widths the shared task's own files have."""
+    """The props of every sentence, with the column widths of the shared task."""
     write_text(path, props_text(sentences))
 
 
@@ -75,15 +75,15 @@ def props_text(sentences: Iterable[Sentence | Props]) -> str:
     """What write_props writes."""
     lines: list[str] = []
     for sentence in sentences:
-        verbs, brackets = prop_columns(sentence.props if isinstance(sentence, Sentence) else sentence)
+        verbs, brackets = prop_columns(sentence)
         for i, verb in enumerate(verbs):
             lines.append(f"{verb:<19}" + "".join(f" {column[i]:>14}" for column in brackets))
         lines.append("")
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _sections(folder: Path) -> list[list[tuple[Path, tuple[str, ...]]]]:
-    """The files of each section, words first."""
+def _sections(folder: Path) -> list[dict[Path, tuple[str, ...]]]:
+    """The files of each section with their columns, words first."""
     present = [name for name in _FOLDERS if (folder / name).is_dir()]
     if "words" not in present:
         raise BadCorpus(folder, 0, "the folder has no words/; `spen data make conll2005` makes them from the treebank")
@@ -91,12 +91,12 @@ def _sections(folder: Path) -> list[list[tuple[Path, tuple[str, ...]]]]:
     present = [name for name in present if name not in syntax[1:]]
     sections = []
     for words in sorted((folder / "words").iterdir()):
-        files: list[tuple[Path, tuple[str, ...]]] = []
+        files: dict[Path, tuple[str, ...]] = {}
         for name in present:
             file = folder / name / words.name.replace(".words", f".{name}")
             other = file.with_suffix("") if file.suffix == ".gz" else file.with_name(file.name + ".gz")
             if not file.is_file() and not other.is_file():
                 raise BadCorpus(file, 0, f"the file is missing, and {words.name} needs it")
-            files.append((file if file.is_file() else other, _FOLDERS[name]))
+            files[file if file.is_file() else other] = _FOLDERS[name]
         sections.append(files)
     return sections

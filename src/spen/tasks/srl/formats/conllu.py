@@ -106,6 +106,6 @@ def find_verbs(sentence: Sentence) -> list[int]:
 
 
 def _sense(sentence: Sentence, i: int) -> str:
-    # A props file gives `-` to tokens that are no predicates and blanks to its columns.
+    # In a props file `-` marks tokens that are not predicates, and blanks separate columns.
     lemma = "".join(sentence.lemmas[i].split()) if sentence.lemmas else ""
     return lemma if lemma not in ("", "-", "_") else "".join(sentence.words[i].lower().split()).replace("-", "_") or "_"

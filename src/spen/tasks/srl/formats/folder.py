@@ -18,7 +18,7 @@ from pathlib import Path
 
 from spen.tasks.locations import find_data
 from spen.tasks.srl.constituents import with_tree
-from spen.tasks.srl.formats.columns import read_blocks
+from spen.tasks.srl.formats.columns import assemble, read_blocks
 from spen.tasks.srl.formats.conll2005 import join_blocks, props_blocks, read_conll2005
 from spen.tasks.srl.formats.conllu import COLUMNS, check_tabs
 from spen.tasks.srl.formats.ewt import SPLITS, benchmark, read_tsv
@@ -102,11 +102,11 @@ def _read_conllu(path: Path) -> list[Sentence]:
     check_tabs(text, path)
     blocks = read_blocks(text, path, COLUMNS, tabs=True)
     stem = path.name.partition(".conllu")[0]
-    beside = [p for p in (path.with_name(f"{stem}.props"), path.with_name(f"{stem}.props.gz")) if p.is_file()]
-    if beside:
-        return join_blocks([blocks, props_blocks(beside[0])], [(path, None), (beside[0], None)])
+    for props in (path.with_name(f"{stem}.props"), path.with_name(f"{stem}.props.gz")):
+        if props.is_file():
+            return join_blocks({path: blocks, props: props_blocks(props)})
     if any(block.props is None for block in blocks):
         raise BadCorpus(
             path, 1, f"there are no roles: put {stem}.props beside it, or its columns after the ten of CoNLL-U"
         )
-    return join_blocks([blocks], [(path, None)])
+    return [assemble(block) for block in blocks]

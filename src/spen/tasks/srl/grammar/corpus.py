@@ -176,7 +176,7 @@ class _Writer:
         frame.add("A1", self.subject(verb, self.noun(_ANIMALS, _THINGS, _HUMANS[self.genre]), passive=True))
         verb.attach(Node("was", "be", "AUX", "VBD"), "aux:pass", left=True)
         if self.rng.random() < 0.6:
-            # `by` brings the agent or the place, and only the noun tells which.
+            # `by` introduces the agent or the place, which only the noun decides.
             agent = self.rng.random() < 0.7
             by = self.with_case(self.being() if agent else self.noun(_PLACES), "by")
             frame.add("A0" if agent else "AM-LOC", verb.attach(by, "obl:agent" if agent else "obl"))

@@ -1,6 +1,6 @@
-"""Sentences under construction: nodes that know their dependents, frames that know their arguments.
+"""Sentences under construction: nodes with their dependents, frames with their arguments.
 
-A grammar builds nodes in any order; spans exist only once the words have places.
+A grammar builds nodes in any order; spans are computed once the order of the words is known.
 """
 
 from __future__ import annotations
