@@ -2,8 +2,7 @@
 
 from spen.objectives.contrastive import ContrastiveDivergence, Hamiltonian, Langevin, Sampler
 from spen.objectives.deep_value import DeepValue
-from spen.objectives.end_to_end import EndToEnd
-from spen.objectives.feedforward import Feedforward
+from spen.objectives.end_to_end import EndToEnd, Feedforward
 from spen.objectives.losses import binary_log_loss, log_loss, squared_error
 from spen.objectives.margins import DirectLoss, InferenceNetwork, LossAugmented, StructuredHinge
 from spen.objectives.score_matching import DenoisingScoreMatching, ScoreMatching

@@ -12,8 +12,8 @@ from torch import Tensor
 from spen.arguments import as_called, require
 from spen.descent.potential import Potential
 from spen.model import SPEN
+from spen.objectives.checks import require_truth
 from spen.objectives.coordinates import in_coordinates
-from spen.objectives.targets import require_truth
 from spen.protocols import Objective
 from spen.tensors import as_rows, flat
 

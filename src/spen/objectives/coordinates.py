@@ -16,7 +16,7 @@ from spen.domains import Box, Reals, Simplex
 from spen.energies import Energy
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
-from spen.objectives.targets import point_of, type_of
+from spen.objectives.checks import point_of, type_of
 from spen.protocols import Domain, Features
 from spen.tensors import flat
 

@@ -14,8 +14,7 @@ from spen.arguments import require_function
 from spen.energies import Energy
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
-from spen.objectives.loss_objective import Once
-from spen.objectives.targets import point_of, require_truth, type_of
+from spen.objectives.checks import Once, point_of, require_truth, type_of
 from spen.protocols import Features, Loss, Objective
 from spen.tensors import as_rows
 

@@ -1,4 +1,4 @@
-"""L = (1/T) Σ_t w_t ℓ(y_t, y*): the loss of the descent itself (Eq. 9)."""
+"""L = (1/T) Σ_t w_t ℓ(y_t, y*), the loss of the descent (Eq. 9), and ℓ(y_0, y*), pretraining without one (Sec. 5)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,23 @@ from torch import Tensor
 from spen.curvature import Stability, limit_rates
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
-from spen.objectives.loss_objective import LossObjective
+from spen.objectives.checks import LossObjective
 from spen.objectives.vmapped_loss import VmappedLoss
 from spen.protocols import Loss
 from spen.tensors import flat
 
 Weights = Literal["harmonic", "equal", "last"] | Sequence[float] | Tensor
+
+
+class Feedforward(LossObjective):
+    """ℓ(Init(F(x)), y*): pretrains the start of the descent (Sec. 5)."""
+
+    def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
+        self.refuse_mismatch(model, target)
+        return self.loss(model.feedforward(x), target).mean()
+
+    def predict(self, model: SPEN, x: Any) -> Tensor:
+        return model.feedforward(x)
 
 
 class EndToEnd(LossObjective):

@@ -12,8 +12,7 @@ from spen.descent.potential import Potential
 from spen.energies import Energy
 from spen.energies.compose import one_per_example
 from spen.model import SPEN
-from spen.objectives.loss_objective import LossObjective
-from spen.objectives.targets import point_of, require_truth
+from spen.objectives.checks import LossObjective, point_of, require_truth
 from spen.protocols import Features, Loss
 from spen.tensors import flat
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from spen.model import SPEN
+from spen.objectives.checks import require_truth
 from spen.objectives.coordinates import in_coordinates
-from spen.objectives.targets import require_truth
 from spen.protocols import Objective
 from spen.tensors import flat
 

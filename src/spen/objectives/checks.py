@@ -1,10 +1,11 @@
-"""What objectives with a loss have in common: the loss must be one that belongs to the domain and to the target."""
+"""Checks that objectives share: do loss, target, energy and domain fit together? And y* as a point of the domain."""
 
 from __future__ import annotations
 
 import weakref
 from abc import ABC
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ from spen.domains import Box, Reals, Simplex
 from spen.mismatch import refuse_foreign_entropy
 from spen.model import SPEN
 from spen.objectives.losses import binary_log_loss, log_loss, squared_error
-from spen.protocols import Domain, Loss, Objective
+from spen.protocols import Domain, Features, Loss, Objective
+from spen.tensors import tensors_of
 
 _BY_COORDINATES = (log_loss, binary_log_loss, squared_error)  # they compare y with a target of its shape
 
@@ -69,6 +71,24 @@ class LossObjective(Objective, ABC):
                 f"{tuple(cost.shape)}: sum over everything but the batch"
             )
         return cost
+
+
+def require_truth(truth: Any) -> None:
+    """Raise TypeError unless ``truth`` is None or a function of the target."""
+    if truth is not None:
+        require_function(truth, "truth", "truth(target)")
+
+
+def point_of(target: Any, truth: Callable[[Any], Tensor] | None, dtype: torch.dtype) -> Tensor:
+    """y* as a point of the domain, ``truth(target)`` or the target itself: labels may be integers, data in double."""
+    point: Tensor = target if truth is None else truth(target)
+    return point.to(dtype)
+
+
+def type_of(model: SPEN, features: Features) -> torch.dtype:
+    """The floating-point type of the model's parameters, or else of its features."""
+    tensors = chain(model.parameters(), tensors_of(features))
+    return next((t.dtype for t in tensors if t.is_floating_point()), torch.get_default_dtype())
 
 
 def _refuse_loss(loss: Loss, domain: Domain) -> None:
