@@ -85,7 +85,6 @@ STRATEGIES: list[tuple[GradientStrategy, float]] = [
     (Truncated(STEPS), 1e-8),
     (Auto(), 1e-8),
     (Written(), 1e-8),
-    (Compiled(patience=0), 1e-8),
     (Compiled(Checkpointed(), patience=0, keep=1.0), 1e-8),
     (Compiled(patience=0, rows=4), 1e-8),
 ]

@@ -99,9 +99,9 @@ def test_learning_makes_the_energy_minus_the_value_and_the_descent_finds_the_set
     """The features are the truth here, so v can be known everywhere."""
     net = model(steps=8)
     sets = torch.tensor(list(itertools.product((0.0, 1.0), repeat=4)))[1:]
-    optimizer = torch.optim.Adam(net.parameters(), 0.02)
+    optimizer = torch.optim.Adam(net.parameters(), 0.03)
     objective = DeepValue(f1, fit="squared")
-    for _ in range(300):
+    for _ in range(200):
         optimizer.zero_grad()
         objective(net, sets, sets).backward()
         optimizer.step()
