@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import spen
-from spen.export.folder import save_folder
+from spen.export.exportable import save_folder
 from spen.models import find_model, open_model
 from spen.tasks.srl.corpora import builtin_splits, prepare
 from spen.tasks.srl.evaluate import evaluate, follow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,62 +13,70 @@ import torch
 from spen import tasks
 from spen.cli.bench import lines
 from spen.gradients import Exact
-from spen.models import open_model
 from spen.tasks import bench
 from spen.tasks.bench import Report, Timed, time_strategies
 from spen.tasks.task import Opened
 from tests.cli.world import spen
 
-SIZE = "invalid value for '--size': it is HxW in pixels, 8x8 or more, as 96x128"
 STRATEGIES = {"Exact()", "Checkpointed()", "ForwardOverReverse()"}
 
 
-bench_strategies = bench._strategies
-
-
-def small(task: str, name: str, *, trained: bool) -> Report:
-    opened = open_model(name) if trained else tasks.find(task).fresh(name)
-    options = {"image_size": (12, 16)} if task == "denoising" else {}
-    return time_strategies(opened, batch=2, repeats=1, **options)
+PLAIN = bench._strategies()[:3]  # programs take seconds to be compiled
 
 
 def fields_of_experts() -> Opened:
     return tasks.find("denoising").fresh("foe-3")
 
 
-@pytest.mark.parametrize(
-    ("task", "name", "trained"),
-    [("denoising", "foe-3", False), ("denoising", "dp-3", True), ("multilabel", "bibtex-end-to-end", False)],
-)
-def test_every_strategy_is_timed(task: str, name: str, trained: bool) -> None:
-    report = small(task, name, trained=trained)
-    found = {t.strategy: t for t in report.strategies}
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Any]:
+    """Every strategy for dp-3 by the command line."""
+    answer = spen("bench", "dp-3", "--batch", "2", "--size", "12x16", "--repeats", "1", "--json")
+    assert answer.status == 0, answer.err
+    whole: dict[str, Any] = json.loads(answer.out)
+    return whole
+
+
+def test_from_the_command_line(trained: dict[str, Any]) -> None:
+    assert trained["model"] == "dp-3"
+    assert trained["task"] == "denoising"
+    assert trained["steps"] == 3
+    assert trained["device"] == "cpu" or torch.cuda.is_available()
+    check([Timed(**t) for t in trained["strategies"]], trained)
+
+
+def test_every_strategy_of_a_fresh_model_is_timed() -> None:
+    report = time_strategies(tasks.find("multilabel").fresh("bibtex-end-to-end"), batch=2, repeats=1)
+    check(report.strategies, asdict(report))
+
+
+def check(strategies: Sequence[Timed], report: dict[str, Any]) -> None:
+    found = {t.strategy: t for t in strategies}
     assert set(found) >= STRATEGIES
     assert any(strategy.startswith("FiniteDifference") for strategy in found)
-    assert report.batch == 2
-    assert report.memory == "kept for the backward pass"
-    possible = [t for t in report.strategies if t.problem is None]
+    assert any(strategy.startswith("Compiled") for strategy in found)
+    assert report["batch"] == 2
+    assert report["memory"] == "kept for the backward pass"
+    possible = [t for t in strategies if t.problem is None]
     assert all(t.milliseconds is not None and t.milliseconds > 0 for t in possible)
     fastest = min(possible, key=lambda t: t.milliseconds or 0.0)
-    assert report.fastest == fastest.strategy
-    assert report.chosen in {t.strategy for t in possible}
+    assert report["fastest"] == fastest.strategy
+    assert report["chosen"] in {t.strategy for t in possible}
     assert found["Exact()"].error is None
     assert found["Checkpointed()"].error is not None
     assert found["Checkpointed()"].error < 1e-4
 
 
-def test_memory_is_what_the_backward_pass_keeps() -> None:
-    found = {t.strategy: t.memory_mib for t in small("denoising", "dp-3", trained=True).strategies}
+def test_memory_is_what_the_backward_pass_keeps(trained: dict[str, Any]) -> None:
+    found = {t["strategy"]: t["memory_mib"] for t in trained["strategies"]}
     exact, replayed = found["Exact()"], found["Checkpointed()"]
-    assert exact is not None
-    assert replayed is not None
     assert exact > 20 * replayed  # activations of a network of 32 channels against iterates
     iterate = 2 * 12 * 16 * 4 / 2**20
     assert 4 * iterate <= replayed <= 14 * iterate
 
 
 def test_role_labelling_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench, "_strategies", lambda: bench_strategies()[:3])  # programs take seconds to be made
+    monkeypatch.setattr(bench, "_strategies", lambda: PLAIN)
     opened = tasks.find("srl").fresh("spen")
     assert opened.batch(2).mask.shape[0] == 2
     opened.model.minimizer.rule.steps = 2
@@ -85,7 +95,8 @@ def test_repeats_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (report.chosen, report.fastest) == ("Exact()", "Exact()")
 
 
-def test_the_models_own_strategy_is_left_alone() -> None:
+def test_the_models_own_strategy_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_strategies", lambda: PLAIN)
     opened = fields_of_experts()
     own = opened.model.minimizer.gradient = Exact()
     before = [p.clone() for p in opened.model.parameters()]
@@ -114,17 +125,6 @@ def test_the_answer_for_people_puts_the_fastest_first() -> None:
     assert lines("x", replace(report, chosen="Exact()"))[0].endswith(
         "FiniteDifference() is the fastest; Auto would use Exact() at first"
     )
-
-
-def test_from_the_command_line() -> None:
-    answer = spen("bench", "dp-3", "--batch", "1", "--size", "12x16", "--repeats", "1", "--json")
-    assert answer.status == 0, answer.err
-    whole = json.loads(answer.out)
-    assert whole["model"] == "dp-3"
-    assert whole["task"] == "denoising"
-    assert whole["steps"] == 3
-    assert whole["fastest"] in {t["strategy"] for t in whole["strategies"]}
-    assert whole["device"] == "cpu" or torch.cuda.is_available()
 
 
 @pytest.mark.parametrize(

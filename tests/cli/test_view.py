@@ -81,7 +81,7 @@ def test_the_browser_is_opened_unless_told_otherwise(
     opened = threading.Event()
     monkeypatch.setattr(server.webbrowser, "open", lambda address: opened.set())
     assert view(monkeypatch, "--port", "0", "--no-browser") == 0
-    assert not opened.wait(0.7)
+    assert not opened.wait(0.6)
     assert view(monkeypatch, "--port", "0") == 0
     assert opened.wait(3)
 
@@ -129,16 +129,3 @@ def test_without_gradio_the_line_says_what_to_install(
     assert capsys.readouterr().err == (
         "spen: the viewer needs gradio, which is not installed; run `pip install 'spen[viewer]'`\n"
     )
-
-
-def test_the_command_is_light_until_it_serves() -> None:
-    import subprocess
-
-    code = (
-        "import sys; sys.argv = ['spen', 'view', '--help']\n"
-        "from spen.cli import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print([m for m in ('torch', 'numpy', 'gradio', 'spen.viewer') if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.strip().endswith("[]")

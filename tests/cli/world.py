@@ -219,6 +219,7 @@ def _downloads(folder: Path) -> None:
 
 def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Stand in the folder, with small rooms, few sentences, and downloads from a folder."""
+    from spen.tasks import bench
     from spen.tasks.denoising import datasets
     from spen.tasks.denoising.data import Rooms
     from spen.tasks.denoising.sevenscenes import download
@@ -230,6 +231,8 @@ def shrink(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.chdir(folder)
     patch.setenv("SPEN_DATA", str(folder / "data"))
     patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    plain = bench._strategies()[:4]
+    patch.setattr(bench, "_strategies", lambda: plain)  # programs take seconds to be compiled
     few = corpora.builtin_splits
     rooms = datasets.Splits(Rooms("train", 2), Rooms("dev", 1), Rooms("test", 2))
     patch.setattr(datasets, "open_rooms", lambda regime, quick: rooms)

@@ -92,7 +92,7 @@ def test_steps_are_traced_once_whatever_their_number(path: Path, model: spen.SPE
     assert nodes.count("Softmax") == 20 + 1, "y_0 … y_T, each once"
     shapes = {"spare": (BATCH,), "used": (BATCH, Size("length", 3))}
     x = {"spare": torch.zeros(2, 9), "used": torch.randn(2, 5, 3)}
-    parts = trace_parts(frozen(model), x, shapes)
+    parts = trace_parts(frozen(model), x, list(shapes.values()))
     assert parts is not None
     torch.testing.assert_close(parts.rates, torch.linspace(0.3, 0.05, 20))
     assert len(parts.step.graph.nodes) < len(nodes) / 4
@@ -102,13 +102,12 @@ def test_steps_are_traced_once_whatever_their_number(path: Path, model: spen.SPE
 @pytest.mark.parametrize(
     ("domain", "rule"),
     [
-        (Reals(), LBFGS(4, memory=2)),
-        (Box("projected"), Momentum(5, [0.1, 0.2, 0.3, 0.4, 0.5], decay=0.5)),
-        (Box("logits"), GradientDescent(3)),
-        (Box("through_logits"), GradientDescent(3, 0.5)),
+        (Reals(), LBFGS(3, memory=2)),
+        (Box("projected"), Momentum(3, [0.1, 0.3, 0.5], decay=0.5)),
+        (Box("logits"), GradientDescent(2, 0.5)),
         (Simplex("projected"), LearnedOptimizer(3, 0.2, width=4)),
-        (Simplex("through_logits"), Momentum(3, 0.3)),
-        (Simplex("mirror"), Momentum(3, 0.3)),
+        (Simplex("through_logits"), Momentum(2, 0.5)),
+        (Simplex("mirror"), Momentum(2, 0.5)),
     ],
 )
 def test_every_domain_and_rule(domain: Domain, rule: StepRule, tmp_path: Path) -> None:
@@ -122,7 +121,7 @@ def test_descents_that_cannot_be_cut_into_equal_steps_are_traced_whole() -> None
     x = torch.randn(2, 5, 3)
 
     def cut(model: spen.SPEN) -> bool:
-        return trace_parts(frozen(model), x, SHAPES) is not None
+        return trace_parts(frozen(model), x, list(SHAPES.values())) is not None
 
     class Own(GradientDescent):
         """A rule derived from a known one may do anything."""

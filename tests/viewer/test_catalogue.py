@@ -100,7 +100,7 @@ def test_few_models_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     catalogue = Catalogue([tmp_path])
     for k in range(6):
         catalogue.open(DENOISING, str(tmp_path / f"run-{k}"))
-    assert len(catalogue._kept) == 4
+    assert catalogue._load.cache_info().currsize == 4
 
 
 def test_folders_without_runs_are_mistakes(tmp_path: Path) -> None:

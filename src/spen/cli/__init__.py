@@ -1,4 +1,4 @@
-"""The command line: one file a command. Importing this imports nothing heavy."""
+"""The command line, one file for each command. This module imports nothing that is slow to import."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MISTAKE, FAILURE, INTERRUPTED = 2, 1, 130
 
 
 class Interrupted(Exception):
-    """Ctrl-C, with the sentence that says how to go on."""
+    """Ctrl-C, with a sentence that says how to resume."""
 
 
 def main() -> None:
     """Run `spen`.
 
-    A user's mistake ends in one line that says what to do and exit status 2, Ctrl-C in one line and 130, anything
-    unexpected in one line and 1. `--debug`, anywhere in the line, shows the traceback instead.
+    A user's mistake ends in one line that says what to do and exit status 2, Ctrl-C in one line and 130, an unexpected
+    error in one line and 1. `--debug`, anywhere on the command line, shows the traceback instead.
     """
     debug = "--debug" in sys.argv[1:]
     if debug:
@@ -39,14 +39,12 @@ def main() -> None:
 
 
 def _end(error: BaseException) -> NoReturn:
-    """One line and the exit status that an exception deserves."""
+    """Print one line for an exception and exit with its status."""
     if isinstance(error, SystemExit):
         raise error
-    if isinstance(error, Interrupted):
-        _say(str(error), INTERRUPTED)
-    if isinstance(error, KeyboardInterrupt):
-        _say("interrupted", INTERRUPTED)
-    if isinstance(error, BrokenPipeError):  # `spen list | head`: the reader has had enough, which is no mistake
+    if isinstance(error, Interrupted | KeyboardInterrupt):
+        _say(str(error) or "interrupted", INTERRUPTED)
+    if isinstance(error, BrokenPipeError):  # `spen list | head`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(FAILURE)
     if hasattr(error, "format_message"):  # an option or an argument that the parser refuses
@@ -60,7 +58,7 @@ def _end(error: BaseException) -> NoReturn:
 
 
 def _refused(error: BaseException, message: str) -> NoReturn:
-    """The parser's own words, with the place where the right ones stand."""
+    """The parser's message, and where the right options are listed."""
     if not message:  # no arguments at all: the help has been printed
         raise SystemExit(MISTAKE)
     context = getattr(error, "ctx", None)

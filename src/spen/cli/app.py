@@ -1,8 +1,8 @@
-"""All commands, gathered. Each lives in its own file and imports what it needs when it runs."""
+"""The application with all commands. Each command has its own file and imports what it needs when it runs."""
 
 from __future__ import annotations
 
-from importlib import import_module
+import pkgutil
 from typing import Annotated
 
 import typer
@@ -51,5 +51,4 @@ app.command("view", epilog=view.EXAMPLES)(view.view)
 app.add_typer(data, name="data")
 for _task in tasks.every().values():
     for _command in _task.commands:
-        _module, _function = _command.function.split(":")
-        app.command(_command.name, epilog=examples(*_command.examples))(getattr(import_module(_module), _function))
+        app.command(_command.name, epilog=examples(*_command.examples))(pkgutil.resolve_name(_command.function))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,13 +57,13 @@ def bench(
         opened = task.fresh(name) if saved is None else task.open(saved)
         report = time_strategies(opened, batch=batch, device=place, repeats=repeats, **(options or {}))
     if as_json:
-        answer({"model": model, "task": task.name, **report.as_dict()})
+        answer({"model": model, "task": task.name, **asdict(report)})
     else:
         typer.echo("\n".join(lines(model, report)))
 
 
 def lines(model: str, report: Report) -> list[str]:
-    """The answer for a person: the fastest first, then those that are not possible."""
+    """The table for a terminal: the fastest first, then those that are not possible."""
     steps = "step" if report.steps == 1 else "steps"
     text = [
         f"{model}, batch {report.batch}, {report.steps} {steps}, on {report.device}: {report.fastest} is the fastest"

@@ -1,4 +1,4 @@
-"""Everything that can be named on the command line: recipes, data sets, models. Imports nothing heavy."""
+"""Names of recipes, data sets and models on the command line. This module imports nothing that is slow to import."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def find_recipe(name: str, data: str = "") -> tuple[Task, str]:
     """(task, recipe) of a name: ``dp-3``, or ``TASK/RECIPE`` where two tasks have a recipe of that name.
 
-    ``data`` decides where the name alone does not: each data set belongs to a task.
+    If several tasks have the recipe, the one that has the data set ``data`` is taken.
     """
     prefix, slash, short = name.rpartition("/")
     known = tasks.every()
@@ -35,7 +35,7 @@ def find_recipe(name: str, data: str = "") -> tuple[Task, str]:
 
 
 def complete_recipe(incomplete: str) -> list[tuple[str, str]]:
-    """For the shell: recipes that begin so, with what they are."""
+    """For the shell: recipes that begin so, with their descriptions."""
     every = [(task.name, listed) for task in tasks.every().values() for listed in task.recipes.values()]
     names = [listed.name for _, listed in every]
     called = [(x.name if names.count(x.name) == 1 else f"{task}/{x.name}", x.about) for task, x in every]

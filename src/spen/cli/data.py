@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,7 +46,8 @@ def _with_options(action: str) -> Callable[[Callable[..., None]], Callable[..., 
     return with_options((o, d.name) for d in _sets(action).values() for o in getattr(d, f"{action}_options"))
 
 
-def _find(name: str, action: str, options: dict[str, Any]) -> tuple[Dataset, Callable[..., Any]]:
+def _find(name: str, action: str, options: dict[str, Any]) -> Callable[..., Any]:
+    """The function that fetches or makes the data set; options of other data sets are refused."""
     known = _sets(action)
     if name not in known:
         raise ValueError(f"there is no data set {name!r} to {action}; there are {', '.join(known)}")
@@ -54,8 +55,8 @@ def _find(name: str, action: str, options: dict[str, Any]) -> tuple[Dataset, Cal
     for given in options:
         if given not in own:
             raise ValueError(f"{name} has no option --{given.replace('_', '-')}")
-    module, function = getattr(known[name], action).split(":")
-    return known[name], getattr(import_module(module), function)
+    found: Callable[..., Any] = pkgutil.resolve_name(getattr(known[name], action))
+    return found
 
 
 @data.command("fetch", epilog=examples(*task_examples("fetch")))
@@ -68,8 +69,7 @@ def fetch(
     options: dict[str, Any] | None = None,
 ) -> None:
     """Download a data set, resumable and with checksums; print where it lies."""
-    _, function = _find(name, "fetch", options or {})
-    for path in function(folder, **(options or {})):
+    for path in _find(name, "fetch", options or {})(folder, **(options or {})):
         typer.echo(str(path))
 
 
@@ -87,9 +87,9 @@ def make(
     options: dict[str, Any] | None = None,
 ) -> None:
     """Make the prepared form of a downloaded data set; print what it holds."""
-    _, function = _find(name, "make", options or {})
-    with working("making it"):
-        made = function(source, out, progress=counted, **(options or {}))
+    make_it = _find(name, "make", options or {})
+    with working("preparing the data"):
+        made = make_it(source, out, progress=counted, **(options or {}))
     if as_json:
         answer(made)
         return

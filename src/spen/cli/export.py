@@ -44,8 +44,7 @@ def export(
         raise ValueError("--data is for a model of your own, opened with --build; a task has its own examples")
     saved, opened = open_for("export", model, build=build, data=data)
     with working("exporting"):
-        from spen.export import write
-        from spen.export.folder import save_folder
+        from spen.export.exportable import save_folder, write
 
         found = opened.exportable()
         done = write(found, file, compiled=compiled) if file.suffix else save_folder(found, file, half, about, saved)

@@ -32,23 +32,23 @@ Build = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OnDevice = Annotated[Device, typer.Option(help="Where it runs; auto: on the GPU if there is one.")]
 Seconds = Annotated[
-    float | None, typer.Option(min=1, help="Stop after so many; the same command goes on later, exit status 3.")
+    float | None, typer.Option(min=1, help="Stop after so many; the same command resumes later, exit status 3.")
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an option of the recipe.")
 ]
 
 OUT_OF_TIME = 3
-"""The exit status that asks for the same command again."""
+"""The exit status after --seconds: the same command resumes."""
 
 
 def with_task_options(command: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options that tasks declare for a command; those that were given arrive in ``options``."""
+    """Add the options that tasks declare for a command; the command gets the given ones as ``options``."""
     return with_options((option, ", ".join(tasks)) for option, tasks in _declared(command).values())
 
 
 def with_options(declared: Iterable[tuple[Option, str]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options, each with whose it is; of two with one name the first. Those given arrive in ``options``."""
+    """Add options, each with its owner for the help; of two with one name the first. Given ones are in ``options``."""
     named = {option.name: (option, whose) for option, whose in reversed(list(declared))}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -120,7 +120,7 @@ def _declared(command: str) -> dict[str, tuple[Option, list[str]]]:
 
 
 def _parameter(option: Option, text: str) -> inspect.Parameter:
-    """An option of a task as typer takes it; None if it is not given."""
+    """An option of a task as a parameter for typer; None if it is not given."""
     plain = isinstance(option.type, type) or getattr(option.type, "__origin__", None) is Literal
     metavar = None if plain else "TEXT"
     parser = None if plain else option.type
@@ -130,5 +130,5 @@ def _parameter(option: Option, text: str) -> inspect.Parameter:
 
 
 def task_examples(command: str) -> list[str]:
-    """What tasks show in the help of a command."""
+    """The examples of all tasks for the help of a command."""
     return [example for task in tasks.every().values() for example in task.examples.get(command, ())]

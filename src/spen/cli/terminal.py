@@ -6,10 +6,11 @@ Progress goes to stderr, and only where stderr is a terminal; stdout holds the a
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,64 +22,45 @@ T = TypeVar("T")
 
 
 def examples(*commands: str) -> str:
-    """The end of a command's help: its examples, one a line. The tests take them from there and run each."""
+    """The end of a command's help: its examples, one a line. The tests run each of them."""
     lines = "\n".join(f"  {command}" for command in commands).replace("[", r"\[")
     return f"[bold]Examples[/bold]\n{lines}"
 
 
 def answer(value: Any) -> None:
-    """JSON, alone on stdout; NaN, which JSON does not know, becomes null."""
-    typer.echo(json.dumps(_plain(value), indent=1, ensure_ascii=False))
+    """Print JSON; NaN, which JSON does not have, becomes null."""
+    typer.echo(json.dumps(_plain(value), indent=1, ensure_ascii=False, default=os.fspath))
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(key): _plain(v) for key, v in value.items()}
+        return {key: _plain(v) for key, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    if isinstance(value, Path):
-        return str(value)
     return None if isinstance(value, float) and value != value else value
 
 
-@contextmanager
-def working(text: str) -> Iterator[None]:
-    """A spinner with a word on what goes on, while nothing can be counted."""
-    if not sys.stderr.isatty():
-        yield
-        return
+def working(text: str) -> AbstractContextManager[Any]:
+    """A spinner with a text, for work whose length is not known."""
     from rich.console import Console
 
-    with Console(stderr=True).status(text):
-        yield
+    return Console(stderr=True).status(text) if sys.stderr.isatty() else nullcontext()
 
 
-@contextmanager
-def counting(text: str, total: int) -> Iterator[Callable[[], None]]:
-    """A bar over `total` things; the function given is called after each."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
+def counted(items: Iterable[T], total: int, text: str) -> Iterator[T]:
+    """The same items, with a progress bar."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(text, total=total)
-        yield lambda: bar.advance(task)
-
-
-def counted(things: Iterable[T], total: int, text: str) -> Iterator[T]:
-    """The same things, with a bar."""
-    with counting(text, total) as done:
-        for thing in things:
-            yield thing
-            done()
+    quiet = not sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        yield from bar.track(items, total=total, description=text)
 
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Ctrl-C or a SIGTERM within leaves a folder that the same command goes on with, and says so."""
+    """On Ctrl-C or SIGTERM, print the command that resumes from the folder."""
     command = shlex.join(["spen", *sys.argv[1:]])
     try:
         yield

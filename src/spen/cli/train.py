@@ -55,7 +55,7 @@ def train(
     where = data or task.default_data(name)
     task.check(name, where, changes)
     folder = out or Path("runs") / Path(where).stem / name.replace(":", ",") / f"seed-{seed}"
-    with working("loading"):  # torch comes after the user's mistakes
+    with working("loading"):  # torch is imported after the checks that do not need it
         from spen.tasks.options import resolve_device
         from spen.training.processes import is_main_process
 
@@ -64,12 +64,12 @@ def train(
         result = task.train(
             TrainOrder(name, where, folder, seed, devices, device, nodes, seconds, changes, options or {})
         )
-    if is_main_process():  # it answers for all
-        _tell(folder, result, as_json)
+    if is_main_process():
+        _report(folder, result, as_json)
     raise typer.Exit(OUT_OF_TIME if result is None else 0)
 
 
-def _tell(folder: Path, result: Trained | None, as_json: bool) -> None:
+def _report(folder: Path, result: Trained | None, as_json: bool) -> None:
     if as_json:
         answer({"run": folder, "finished": result is not None, **(vars(result) if result else {})})
     elif result is None:

@@ -1,9 +1,8 @@
 """Models for other programs: ONNX, torch.export, AOTInductor, with the whole descent inside."""
 
-from spen.export.exportable import TOLERANCE, Exportable, Written, write
+from spen.export.exportable import TOLERANCE, Exportable, Written, export_program, write
 from spen.export.onnx import export_onnx
 from spen.export.predictor import BATCH, Shapes, Size
-from spen.export.program import export_program
 
 __all__ = [
     "BATCH",

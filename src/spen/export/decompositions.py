@@ -1,12 +1,13 @@
-"""What a descent needs that torch does not translate: derivatives of layers, written with operations that ONNX has.
+"""Derivatives of layers, written with operations that ONNX has.
 
-dE/dy is part of the exported graph, so the graph holds the backward operations of the energy's layers. Torch splits
-most of them into simple ones; what follows are those it leaves whole, or splits into gathers of single numbers that
-take longer than the convolutions beside them. Every one is the derivative by its input alone: weights are constants.
+dE/dy is part of the exported graph, so the graph holds the backward operations of the energy's layers. Torch decomposes
+most of them. Below are those that it does not decompose, or decomposes into gathers of single numbers, which take
+longer than the convolutions. Each is the derivative in the input only: weights are constants.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ _OF_TORCH = [
 
 
 def _filled_like(value: float) -> Callable[..., Tensor]:
-    # Autograd starts from ones_like(E): as a plain fill it no longer holds on to E, whose last layers then fall away.
+    # Autograd starts from ones_like(E). A plain fill does not need E, so its last layers become dead code.
     def like(of: Tensor, **options: Any) -> Tensor:
         dtype, device = options.get("dtype") or of.dtype, options.get("device") or of.device
         return aten.full.default(list(of.shape), value, dtype=dtype, device=device)
@@ -54,7 +55,7 @@ def _filled_like(value: float) -> Callable[..., Tensor]:
 
 
 def _softplus(gradient: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
-    """d/dx log(1 + e^{βx})/β = σ(βx); above the threshold σ is 1 to the last digit anyway."""
+    """d/dx log(1 + e^{βx})/β = σ(βx); above the threshold σ rounds to 1."""
     return gradient * torch.sigmoid(beta * x)
 
 
@@ -71,7 +72,7 @@ def _convolution(
     groups: int,
     wanted: Sequence[bool],
 ) -> Gradients:
-    """The derivative of a convolution by its input is the transposed convolution, and the other way round."""
+    """The derivative of a convolution in its input is the transposed convolution, and vice versa."""
     if any(wanted[1:]):
         return NotImplemented
     axes = range(2, gradient.dim())
@@ -84,9 +85,9 @@ def _convolution(
         flipped = weight.transpose(0, 1).flip(*axes)
         return aten.convolution(gradient, flipped, None, stride, margins, dilation, False, none, 1), None, None
     full = aten.convolution(gradient, weight, None, stride, none, dilation, True, none, groups)
-    # What a stride leaves over at the end of the input has no gradient.
-    rest = [size for s in reversed(stride) for size in (0, s - 1)]
-    full = aten.constant_pad_nd(full, rest) if any(rest) else full
+    # Pixels at the end of the input that no stride reaches have no gradient.
+    unread = [size for s in reversed(stride) for size in (0, s - 1)]
+    full = aten.constant_pad_nd(full, unread) if any(unread) else full
     for axis, p in zip(axes, padding, strict=True):
         full = full.narrow(axis, p, inputs.shape[axis])
     return full, None, None
@@ -140,7 +141,7 @@ def _repeated(padded: Tensor, axis: int, size: int, before: int, after: int) -> 
 
 
 def _slice(gradient: Tensor, sizes: Sequence[int], axis: int, start: int, end: int, step: int) -> Tensor:
-    """What was not in the slice has no gradient."""
+    """Zero outside of the slice."""
     if step != 1:
         return NotImplemented
     axis = axis % len(sizes)
@@ -178,11 +179,7 @@ def _average_pool(
         return NotImplemented
     axes = len(kernel)
     channels = inputs.shape[-axes - 1]
-    count = divisor_override
-    if count is None:
-        count = 1
-        for size in kernel:
-            count *= size
+    count = math.prod(kernel) if divisor_override is None else divisor_override
     weight = torch.full((channels, 1, *kernel), 1 / count, dtype=gradient.dtype, device=gradient.device)
     step = list(stride) or list(kernel)
     ones, zeros = [1] * axes, [0] * axes

@@ -1,25 +1,30 @@
-"""A trained model with all that its export needs to know, in whatever format, and the proof that it worked."""
+"""A trained model with what its export needs, the files that are written of it, and the check of each file."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from spen.export.onnx import export_onnx, require_onnx
-from spen.export.predictor import Predictor, Shapes, Size, check_exportable, frozen, named_inputs
-from spen.export.program import export_program
+from spen.export.onnx import export_onnx
+from spen.export.predictor import Predictor, Shapes, Size, check_exportable, frozen, named_inputs, quiet, trace
 from spen.model import SPEN
+from spen.pretrained import CONFIG, WEIGHTS, write_config
+from spen.storage import replacing, save_weights
 
-__all__ = ["TOLERANCE", "Exportable", "Written", "write"]
+if TYPE_CHECKING:
+    from spen.models import SavedModel
+
+__all__ = ["TOLERANCE", "Exportable", "Written", "export_program", "save_folder", "write"]
 
 TOLERANCE = 1e-5
-"""How far the answer of an exported file may lie from the model's own."""
+"""The largest difference allowed between the outputs of an exported file and those of the model."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +37,14 @@ class Exportable:
     descend: bool = True
     metadata: Mapping[str, str] = field(default_factory=dict)
     decompositions: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
-    """Operations of the model's own, written with torch's."""
+    """Custom operations of the model, written with torch's."""
     translations: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     """The same, written with ONNX's."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A file and how far its answers lie from the model's, on inputs of other sizes than the one that was traced."""
+    """A file, and the largest difference from the model on inputs of other sizes than the one that was traced."""
 
     path: Path
     format: str
@@ -54,34 +59,16 @@ def write(thing: Exportable, path: Path | str, *, compiled: bool = False, checks
         raise ValueError(f"{path.name} should end in .onnx (onnxruntime) or .pt2 (torch)")
     if compiled and path.suffix != ".pt2":
         raise ValueError(f"only a .pt2 file is compiled; {path.name} is none")
-    check_exportable(thing.model, descend=thing.descend)
+    check_exportable(thing.model, descend=thing.descend)  # before an example is made
     x = thing.example(0)
+    common: dict[str, Any] = {"shapes": thing.shapes, "descend": thing.descend}
     if path.suffix == ".onnx":
-        export_onnx(
-            thing.model,
-            x,
-            path,
-            shapes=thing.shapes,
-            descend=thing.descend,
-            metadata=thing.metadata,
-            translations=thing.translations,
-        )
+        export_onnx(thing.model, x, path, metadata=thing.metadata, translations=thing.translations, **common)
         run, names, kind = *_onnx(path), "onnx"
     else:
-        export_program(
-            thing.model,
-            x,
-            path,
-            shapes=thing.shapes,
-            descend=thing.descend,
-            compiled=compiled,
-            decompositions=thing.decompositions,
-        )
-        run, names, kind = (
-            _program(path, compiled),
-            list(named_inputs(x)),
-            "aotinductor" if compiled else "torch.export",
-        )
+        export_program(thing.model, x, path, compiled=compiled, decompositions=thing.decompositions, **common)
+        run, names = _program(path, compiled), list(named_inputs(x))
+        kind = "aotinductor" if compiled else "torch.export"
     difference = _difference(thing, run, range(1, checks + 1))
     if not difference <= TOLERANCE:
         path.unlink()
@@ -92,11 +79,61 @@ def write(thing: Exportable, path: Path | str, *, compiled: bool = False, checks
     return Written(path, kind, _described(thing, x, names), difference)
 
 
+def export_program(
+    model: SPEN,
+    x: Any,
+    path: Path | str,
+    *,
+    shapes: Shapes | None = None,
+    descend: bool = True,
+    compiled: bool = False,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Path:
+    """Write the predictor as a ``torch.export`` program (``torch.export.load(path).module()`` runs it).
+
+    ``compiled`` compiles it for the processor of this machine, as a package for ``torch._inductor.aoti_load_package``
+    and its C++ counterpart; that needs a C++ compiler. Inputs come in the order of x's tensors; ``shapes`` and
+    ``descend`` are as in ``export_onnx``. ``decompositions`` say how custom operations of the model are written with
+    torch's.
+    """
+    path = Path(path)
+    if path.suffix != ".pt2":
+        raise ValueError(f"a program of torch is a .pt2 file, not {path.name!r}")
+    if compiled and not any(shutil.which(name) for name in ("g++", "clang++", "c++")):
+        raise ValueError("compiling takes a C++ compiler, and there is none here: install g++, or leave --compile away")
+    program = trace(model, x, shapes=shapes, descend=descend)
+    with replacing(path) as temporary, quiet():
+        if decompositions:
+            program = program.run_decompositions(dict(decompositions))
+        if compiled:
+            torch._inductor.aoti_compile_and_package(program, package_path=str(temporary))
+        else:
+            torch.export.save(program, temporary)
+    return path
+
+
+def save_folder(thing: Exportable, folder: Path, half: bool, about: str, saved: SavedModel) -> Written:
+    """Write config.json and model.safetensors, a folder that every command opens; ``half`` stores matrices in float16.
+
+    A folder with other files is refused.
+    """
+    others = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    if set(others) - {CONFIG, WEIGHTS}:
+        raise ValueError(f"{folder} holds other files ({sorted(others)[0]}); give a folder that is empty or new")
+    training = {key: saved.run[key] for key in ("seed", "hardware", "versions", "commit") if key in saved.run}
+    about = about or saved.about
+    write_config(folder, thing.model.origin, **({"about": about} if about else {}), **training)
+    weights = thing.model.state_dict()
+    if half:
+        weights = {n: w.half() if w.is_floating_point() and w.dim() > 1 else w for n, w in weights.items()}
+    save_weights(weights, folder / WEIGHTS, {"format": "pt"})
+    return Written(folder, "pretrained", {}, None)
+
+
 Run = Callable[[dict[str, torch.Tensor]], NDArray[Any]]
 
 
 def _onnx(path: Path) -> tuple[Run, list[str]]:
-    require_onnx()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path)
@@ -132,13 +169,10 @@ def _difference(thing: Exportable, run: Run, seeds: range) -> float:
 
 
 def _described(thing: Exportable, x: Any, names: list[str]) -> dict[str, list[int | str]]:
-    """The shape of every input, free sizes by name."""
-    described: dict[str, list[int | str]] = {}
-    tensors = named_inputs(x)
-    for name in names:
-        tensor, free = tensors[name], thing.shapes.get(name, ())
-        sizes = [*free, *[None] * (tensor.dim() - len(free))]
-        described[name] = [
-            size.name if isinstance(size, Size) else n for n, size in zip(tensor.shape, sizes, strict=True)
-        ]
+    """The shape of every input, dynamic sizes by name."""
+    described: dict[str, list[int | str]] = {name: list(named_inputs(x)[name].shape) for name in names}
+    for name, shape in described.items():
+        for axis, size in enumerate(thing.shapes.get(name, ())):
+            if isinstance(size, Size):
+                shape[axis] = size.name
     return described

@@ -14,26 +14,14 @@ from torch.export import ExportedProgram
 from spen import __version__
 from spen.export.decompositions import decompositions
 from spen.export.parts import Parts, output_shapes, trace_parts
-from spen.export.predictor import (
-    BATCH,
-    Shape,
-    Shapes,
-    Size,
-    check_exportable,
-    check_shapes,
-    frozen,
-    named_inputs,
-    on_cpu,
-    trace,
-)
-from spen.export.quiet import quiet
+from spen.export.predictor import Predictor, Shape, Shapes, Size, prepare, quiet, traced
 from spen.model import SPEN
 from spen.storage import replacing
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["export_onnx", "require_onnx"]
+__all__ = ["export_onnx"]
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -51,29 +39,28 @@ def export_onnx(
     """Write the whole predictor, F, Init and every step of the descent, to an ONNX file.
 
     ``x`` is an example input of two or more rows; its tensors become the file's inputs under the names of its fields,
-    and those the model does not read are left out. ``shapes`` says which sizes stay free; without it the batch alone.
-    The output is called ``y``. ``descend=False`` writes Init's answer. ``metadata`` is kept in the file.
-    ``translations`` say how operations of the model's own are written with ONNX's.
+    and those the model does not read are left out. ``shapes`` says which sizes are dynamic; without it the batch alone.
+    The output is called ``y``. ``descend=False`` writes Init(F(x)). ``metadata`` is stored in the file.
+    ``translations`` say how custom operations of the model are written with ONNX's.
     """
-    require_onnx()
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise ImportError(f"ONNX needs {' and '.join(missing)}: pip install 'spen[export]'")
     import onnx_ir as ir
 
-    check_exportable(model, descend=descend)
-    x = on_cpu(x)
-    inputs = named_inputs(x)
-    shapes = dict.fromkeys(inputs, (BATCH,)) if shapes is None else shapes
-    check_shapes(inputs, shapes)
+    copied, x, inputs, each = prepare(model, x, shapes, descend)
     table = {**_translations(), **(translations or {})}
-    parts = trace_parts(frozen(model), x, shapes) if descend else None
+    parts = trace_parts(copied, x, each) if descend else None
     if parts is None:
-        program = trace(model, x, shapes=shapes, descend=descend)
+        program = traced(Predictor(copied, x, descend=descend), list(inputs.values()), each)
         whole = _converted(program, table, list(inputs))
-        (shape,) = output_shapes(program, [shapes.get(name, ()) for name in inputs]) or [()]
+        (shape,) = output_shapes(program, each) or [()]
     else:
         whole, shape = _joined(parts, table, list(inputs)), parts.shape
     _cleaned(whole)
+    named = dict(zip(inputs, each, strict=True))
     for value in whole.graph.inputs:
-        _name_sizes(value, shapes.get(str(value.name), ()))
+        _name_sizes(value, named[str(value.name)])
     (y,) = whole.graph.outputs
     y.name = "y"
     _name_sizes(y, shape)
@@ -85,7 +72,7 @@ def export_onnx(
 
 
 def _name_sizes(value: ir.Value, shape: Shape) -> None:
-    """Free sizes under their own names; torch has names of its own for them."""
+    """Dynamic sizes under the names of ``Size``; torch makes up names of its own."""
     import onnx_ir as ir
 
     if value.shape is not None:
@@ -93,13 +80,6 @@ def _name_sizes(value: ir.Value, shape: Shape) -> None:
         value.shape = ir.Shape(
             [size.name if isinstance(size, Size) else n for n, size in zip(value.shape, free, strict=True)]
         )
-
-
-def require_onnx() -> None:
-    """What the extra ``export`` brings."""
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    if missing:
-        raise ImportError(f"ONNX needs {' and '.join(missing)}: pip install 'spen[export]'")
 
 
 def _joined(parts: Parts, table: Table, names: Sequence[str]) -> ir.Model:
@@ -126,7 +106,7 @@ def _joined(parts: Parts, table: Table, names: Sequence[str]) -> ir.Model:
 
 
 def _function(part: ir.Model, name: str, whole: ir.Model) -> tuple[ir.Function, list[ir.Value]]:
-    """A part as a function of the whole; its weights, which a function cannot hold, lie with the whole."""
+    """A graph as an ONNX function of the model; a function cannot hold weights, so the model holds them."""
     import onnx_ir as ir
 
     weights = []
@@ -148,7 +128,7 @@ def _converted(program: ExportedProgram, table: Table, names: Sequence[str] = ()
         if any("backward" in str(node.target) for node in program.graph.nodes):
             program = program.run_decompositions(decompositions())
         try:
-            # Its own rewriting takes minutes for a graph of this size; `_cleaned` does what is needed of it.
+            # optimize=True takes minutes for a graph of this size; `_cleaned` runs the passes that are needed.
             found = torch.onnx.export(
                 program,
                 dynamo=True,
@@ -164,7 +144,7 @@ def _converted(program: ExportedProgram, table: Table, names: Sequence[str] = ()
 
 
 def _translations() -> Table:
-    """Operations that torch neither splits nor translates, or that it translates into more than is needed."""
+    """Operations that torch does not translate, or translates into more operations than needed."""
     from onnxscript import opset18 as op
 
     def silu_backward(gradient: Any, x: Any) -> Any:
@@ -190,7 +170,7 @@ def _untranslated(error: Exception) -> str:
 
 
 def _cleaned(model: ir.Model) -> None:
-    """Functions written out, constants computed, everything once, and no input that nothing reads."""
+    """Inline functions, fold constants, remove duplicates, dead nodes and unused inputs."""
     import onnx_ir.passes.common as common
     from onnxscript.optimizer import fold_constants
 
@@ -214,6 +194,6 @@ def _cleaned(model: ir.Model) -> None:
     for node in model.graph:
         for value in node.outputs:
             if not value.is_graph_output():
-                value.shape = None  # the parts name their sizes differently; runtimes find them out themselves
+                value.shape = None  # the two graphs name sizes differently; runtimes infer them
     for value in [v for v in model.graph.inputs if not v.uses() and not v.is_graph_output()]:
         model.graph.inputs.remove(value)

@@ -1,10 +1,10 @@
-"""One step of the descent, traced once: T steps are T copies of it, so that export takes no longer for more of them.
+"""One step of the descent, traced once: T steps are T copies of it, so the time of an export does not grow with T.
 
     Start    x ↦ (features, z_0, h_0)
     Step     (η_t, features, z_t, h_t) ↦ (y_{t+1}, z_{t+1}, h_{t+1})
 
-This works for rules whose steps differ in their rates alone, and energies that do not know the step. Others are traced
-from end to end.
+This works for rules whose steps differ only in their rates, and energies without ``knows_step``. Other descents are
+traced from end to end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, identity
 from spen.energies.compose import knows_step
-from spen.export.predictor import Shape, Shapes, Size, named_inputs, traced
+from spen.export.predictor import Shape, Size, named_inputs, traced
 from spen.model import SPEN
 from spen.rules import GradientDescent, LearnedOptimizer, Momentum
 from spen.tensors import flatten
@@ -29,22 +29,22 @@ from spen.tensors import flatten
 __all__ = ["Parts", "output_shapes", "trace_parts"]
 
 STEADY = (GradientDescent, Momentum, LearnedOptimizer)
-"""Rules that do the same in every step, but for the rate: ``self.rates()[t]``. A dampened first step differs."""
+"""Rules whose steps differ only in the rate, ``self.rates()[t]``. With dampening the first step differs."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The two graphs and what joins them."""
+    """The two graphs, and what connects them."""
 
     start: ExportedProgram
     step: ExportedProgram
     rates: Tensor  # (T,)
-    moving: int  # how many tensors go from step to step: z and what the rule carries
+    moving: int  # how many tensors go from step to step: z and the state of the rule
     shape: Shape  # of z, and so of y
 
 
-def trace_parts(model: SPEN, x: Any, shapes: Shapes) -> Parts | None:
-    """The parts of a frozen model, or None where its descent cannot be cut into equal steps."""
+def trace_parts(model: SPEN, x: Any, shapes: Sequence[Shape]) -> Parts | None:
+    """The graphs of a frozen model, or None where its steps differ. ``shapes`` holds one for each tensor of x."""
     rule = model.minimizer.rule
     if type(rule) not in STEADY or getattr(rule, "dampening", False):  # a derived class may do anything
         return None
@@ -57,15 +57,14 @@ def trace_parts(model: SPEN, x: Any, shapes: Shapes) -> Parts | None:
         first = start(*inputs.values())
     if not all(isinstance(part, Tensor) for part in first):  # features may hold plain values
         return None
-    given = [shapes.get(name, ()) for name in inputs]
-    began = traced(start, list(inputs.values()), given)
-    between = output_shapes(began, given)
+    began = traced(start, list(inputs.values()), shapes)
+    between = output_shapes(began, shapes)
     if between is None:
         return None
     assert start.features is not None
     fixed, rates = start.features.num_leaves, rule.rates().detach()
-    # Features come before what moves: torch takes sizes from the first input that has them, and those of the features
-    # are the same values in every step.
+    # Features come before z: torch takes sizes from the first input that has them, and features are the same in every
+    # step.
     step = traced(Step(model, start.features), [rates[:1], *first], [(), *between])
     return Parts(began, step, rates, len(first) - fixed, between[fixed])
 
@@ -111,7 +110,7 @@ class Step(nn.Module):
 
 
 class _Given(nn.Module):
-    """Stands for the rates of a rule while one step is traced: the rate comes from outside."""
+    """Replaces the rates of a rule while one step is traced: the rate is an input."""
 
     def __init__(self, rate: Tensor) -> None:
         super().__init__()
@@ -122,7 +121,7 @@ class _Given(nn.Module):
 
 
 def output_shapes(program: ExportedProgram, shapes: Sequence[Shape]) -> list[Shape] | None:
-    """The free sizes of what comes out; None where one is made of several, such as height·width."""
+    """The dynamic sizes of the outputs; None where one is computed from several, such as height·width."""
     known = _symbols(program, shapes)
     (output,) = (node for node in program.graph.nodes if node.op == "output")
     found: list[Shape] = []
@@ -135,7 +134,7 @@ def output_shapes(program: ExportedProgram, shapes: Sequence[Shape]) -> list[Sha
 
 
 def _symbols(program: ExportedProgram, shapes: Sequence[Shape]) -> dict[str, Size]:
-    """What torch calls the free sizes."""
+    """Torch's symbols of the dynamic sizes."""
     names = set(program.graph_signature.user_inputs)
     tensors = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
     return {

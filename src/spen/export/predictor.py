@@ -1,10 +1,14 @@
-"""x → y_T as modules of named tensors, with the sizes that stay free: what every format of export starts from."""
+"""x → y_T as a module of named tensors with dynamic sizes: every format of export traces it."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
+import logging
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +18,6 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from spen.export.quiet import quiet
 from spen.minimizer import Minimizer
 from spen.model import SPEN
 from spen.tensors import tree_map
@@ -27,7 +30,8 @@ __all__ = [
     "check_exportable",
     "frozen",
     "named_inputs",
-    "on_cpu",
+    "prepare",
+    "quiet",
     "trace",
     "traced",
 ]
@@ -35,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Size:
-    """A dimension that stays free in the exported file, and the sizes it may take. One name is one size."""
+    """A dynamic dimension of the exported file, from ``least`` to ``most``; dimensions of one name have one size."""
 
     name: str
     least: int = 1
@@ -52,11 +56,11 @@ BATCH = Size("batch")
 
 Shape = tuple[Size | int | None, ...]
 Shapes = Mapping[str, Shape]
-"""For every input its dimensions from the first on: a ``Size`` is free; a number, None and those left out are fixed."""
+"""The leading dimensions of every input: a ``Size`` is dynamic; a number, None and further dimensions are fixed."""
 
 
 class Predictor(nn.Module):
-    """ŷ = y_T, or Init's answer where nothing is descended, from the tensors of x in order."""
+    """The tensors of x, in order, ↦ y_T, or with ``descend=False`` Init(F(x))."""
 
     def __init__(self, model: SPEN, x: Any, *, descend: bool = True) -> None:
         super().__init__()
@@ -70,12 +74,12 @@ class Predictor(nn.Module):
 
 
 def frozen(model: SPEN) -> SPEN:
-    """A copy for prediction alone, on the CPU; the model itself is left as it is."""
+    """A copy on the CPU, in eval mode and without gradients."""
     return copy.deepcopy(model).cpu().eval().requires_grad_(False)
 
 
 def check_exportable(model: SPEN, *, descend: bool = True) -> None:
-    """A graph takes the same steps for every input; a descent that does not has none."""
+    """Refuse a descent whose number of steps depends on the input: a graph takes the same steps for every input."""
     if not descend:
         return
     if not isinstance(model.minimizer, Minimizer):
@@ -93,48 +97,46 @@ def check_exportable(model: SPEN, *, descend: bool = True) -> None:
         )
 
 
-def on_cpu(x: Any) -> Any:
-    """The same input where a frozen model is."""
-    return tree_map(lambda t: t.detach().cpu(), x)
-
-
 def named_inputs(x: Any) -> dict[str, Tensor]:
     """The tensors of x by name: the fields of a NamedTuple, the keys of a dict; a lone tensor is ``x``."""
     found: dict[str, Tensor] = {}
     for path, leaf in pytree.tree_flatten_with_path(x)[0]:
-        name = "_".join(_part(key) for key in path) or "x"
+        name = "_".join(str(key).strip(".[]'") for key in path) or "x"
         if not isinstance(leaf, Tensor):
             raise ValueError(f"the input {name} is {type(leaf).__name__}; an exported model takes tensors alone")
         found[name] = leaf
     return found
 
 
-def trace(model: SPEN, x: Any, *, shapes: Shapes | None = None, descend: bool = True) -> ExportedProgram:
-    """The prediction for inputs like ``x`` as one graph, with dE/dy of every step inside it.
+def prepare(
+    model: SPEN, x: Any, shapes: Shapes | None, descend: bool
+) -> tuple[SPEN, Any, dict[str, Tensor], list[Shape]]:
+    """A frozen copy of the model, x on the CPU, its tensors by name, and the shape of each; all of it checked.
 
-    Without ``shapes`` the batch alone is free: the first dimension of every tensor.
+    Without ``shapes`` the batch alone is dynamic: the first dimension of every tensor.
     """
     check_exportable(model, descend=descend)
-    inputs = named_inputs(on_cpu(x))
+    x = tree_map(lambda t: t.detach().cpu(), x)
+    inputs = named_inputs(x)
     shapes = dict.fromkeys(inputs, (BATCH,)) if shapes is None else shapes
     check_shapes(inputs, shapes)
-    predictor = Predictor(frozen(model), x, descend=descend)
-    return traced(predictor, list(inputs.values()), [shapes.get(name, ()) for name in inputs])
+    return frozen(model), x, inputs, [shapes.get(name, ()) for name in inputs]
+
+
+def trace(model: SPEN, x: Any, *, shapes: Shapes | None = None, descend: bool = True) -> ExportedProgram:
+    """The prediction for inputs like ``x`` as one graph, with dE/dy of every step inside it."""
+    copied, x, inputs, each = prepare(model, x, shapes, descend)
+    return traced(Predictor(copied, x, descend=descend), list(inputs.values()), each)
 
 
 def traced(module: nn.Module, inputs: Sequence[Tensor], shapes: Sequence[Shape]) -> ExportedProgram:
-    """A module of tensors as one graph, for all sizes that are free."""
-    dimensions: dict[Size, Any] = {}
-
-    def free(size: Size) -> Any:
-        if size not in dimensions:
-            dimensions[size] = torch.export.Dim(size.name, min=size.least, max=size.most)
-        return dimensions[size]
-
-    dynamic = tuple({axis: free(size) for axis, size in enumerate(shape) if isinstance(size, Size)} for shape in shapes)
+    """A module of tensors as one graph, with dynamic sizes."""
+    sizes = {size for shape in shapes for size in shape if isinstance(size, Size)}
+    known = {size: torch.export.Dim(size.name, min=size.least, max=size.most) for size in sizes}
+    dynamic = tuple({axis: known[size] for axis, size in enumerate(shape) if size in sizes} for shape in shapes)
     try:
-        # Below autograd: torch.export.export records above it, where a layer is one operation and what its derivative
-        # remembers from inside the layer, such as a transposed weight, is lost or frozen as a constant.
+        # Below autograd: torch.export.export records above it, where a layer is one operation, and the values that its
+        # derivative saves inside the layer, such as a transposed weight, are lost or become constants.
         with quiet():
             return torch.export._trace._export(
                 module, tuple(inputs), dynamic_shapes=(dynamic,), strict=False, pre_dispatch=False
@@ -144,7 +146,7 @@ def traced(module: nn.Module, inputs: Sequence[Tensor], shapes: Sequence[Shape])
 
 
 def check_shapes(inputs: Mapping[str, Tensor], shapes: Shapes) -> None:
-    """The shapes fit the example, and the example can stand for all sizes."""
+    """Refuse shapes that do not fit the example, and an example that torch would take for a fixed size."""
     unknown = sorted(set(shapes) - set(inputs))
     if unknown:
         raise ValueError(f"there is no input {', '.join(unknown)}; there are {', '.join(inputs)}")
@@ -161,19 +163,12 @@ def check_shapes(inputs: Mapping[str, Tensor], shapes: Shapes) -> None:
             if sizes.setdefault(size.name, now) != now:
                 raise ValueError(f"size {size.name} is {sizes[size.name]} and {now} in the example")
             if now < max(2, size.least):
-                # Torch takes a dimension of one for a fixed one, to be broadcast.
+                # Torch fixes a dimension of size 1, because it may be broadcast.
                 raise ValueError(f"size {size.name} is {now} in the example; give one of {max(2, size.least)} or more")
 
 
-def _part(key: Any) -> str:
-    for attribute in ("name", "key", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
-
-
 def _reason(error: Exception) -> str:
-    """What torch asks for, as sizes."""
+    """The constraints in torch's message, as sizes."""
     text = str(error)
     wanted = []
     for name, least, most, fixed in re.findall(
@@ -185,3 +180,19 @@ def _reason(error: Exception) -> str:
         return f"the model cannot be exported for all of these sizes: {'; '.join(wanted)}"
     lines = [line.strip(" -") for line in text.splitlines() if line.strip()]
     return f"the model cannot be exported: {lines[0][:300] if lines else type(error).__name__}"
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence torch's exporters: no warnings, no logs below an error, nothing on stdout."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

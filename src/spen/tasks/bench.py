@@ -1,9 +1,9 @@
-"""Which gradient strategy is the fastest for a model on a device: what `Auto` measures, and the memory beside it."""
+"""Time and memory of every gradient strategy for a model on a device."""
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from spen.protocols import GradientStrategy
 from spen.tasks.task import Opened
 from spen.tensors import tree_map
 
-__all__ = ["Report", "Timed", "time_model", "time_strategies"]
+__all__ = ["Report", "Timed", "time_strategies"]
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,6 @@ class Report:
     strategies: tuple[Timed, ...]
     chosen: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def time_strategies(
     opened: Opened, *, batch: int | None = None, device: str = "cpu", repeats: int = 3, **options: Any
@@ -62,20 +59,11 @@ def time_strategies(
     x = tree_map(lambda t: t.to(device), opened.batch(batch, **options))
     assert opened.model is not None
     # Dropout would make gradients of two strategies incomparable.
-    return time_model(opened.model.to(device).eval().requires_grad_(True), x, repeats=repeats)
-
-
-def time_model(model: spen.SPEN, x: Any, *, repeats: int = 3) -> Report:
-    """The same for any model and batch."""
+    model = opened.model.to(device).eval().requires_grad_(True)
     own = model.minimizer
     observer = _Observer(repeats)
-    watched = spen.SPEN(
-        features=model.features,
-        init=model.init,
-        energy=model.energy,
-        minimizer=spen.Minimizer(own.domain, own.rule, observer, own.stop),
-    )
-    start = watched(x).start
+    minimizer = spen.Minimizer(own.domain, own.rule, observer, own.stop)
+    start = spen.SPEN(features=model.features, init=model.init, energy=model.energy, minimizer=minimizer)(x).start
     on_gpu = start.device.type == "cuda"
     assert observer.report is not None
     chosen, timed = observer.report
@@ -98,7 +86,7 @@ def _strategies() -> list[GradientStrategy]:
 
 
 class _Observer(GradientStrategy):
-    """Sits where a strategy does, so that it sees the loop, the energy and the start as one does."""
+    """A strategy that times the others, on the loop, the energy and the start that it gets."""
 
     def __init__(self, repeats: int) -> None:
         self.repeats = repeats
@@ -106,7 +94,7 @@ class _Observer(GradientStrategy):
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         auto = Auto(patience=0, measure=False)
-        path = auto.run(descend, potential, start)  # first: the energy's own errors are shown as they are
+        path = auto.run(descend, potential, start)  # first, so that an error of the energy is raised unchanged
         reference: list[Tensor] | None = None
         timed = []
         for strategy in _strategies():
@@ -163,7 +151,7 @@ def _kept_bytes(strategy: GradientStrategy, descend: Descend, potential: Potenti
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda holder: holder.tensor):
         total = _forward(strategy, descend, potential, start)
-    # The graphs of single gradients are gone by now, and with them what they had saved.
+    # The graphs of single gradients are freed by now, and the tensors that they had saved.
     storages = [holder.tensor.untyped_storage() for holder in kept]
     sizes = {s.data_ptr(): s.nbytes() for s in storages if s.data_ptr() not in own}
     del total

@@ -1,6 +1,6 @@
-"""A task from a few functions: a model, its training, its data and its metric; files and the viewer if you like.
+"""A task from a few functions: a model, its training, its data and its metric; optionally files and a viewer tab.
 
-``SimpleTask`` does what every task needs beside: run folders, models that every command opens, scores, export.
+``SimpleTask`` adds run folders, models that every command opens, scores and export.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ _DETAILS = ("name", "about", "published")  # of a recipe: not options
 
 
 class SimpleTask(Task):
-    """Subclasses give ``name``, ``datasets``, ``systems`` and the methods below; x and y are batch-first tensors.
+    """Subclasses define ``name``, ``datasets``, ``systems`` and the methods below; x and y are batch-first tensors.
 
-    ``systems`` holds a frozen dataclass for each recipe, with ``about`` and, if you like, ``published``; its other
-    fields are what ``--set`` changes. Import torch inside of the methods, so that ``spen --help`` stays fast.
+    ``systems`` holds a frozen dataclass for each recipe, with ``about`` and optionally ``published``; ``--set`` changes
+    its other fields. Import torch inside of the methods, so that ``spen --help`` stays fast.
     """
 
     systems: Mapping[str, Any]
     measure: str = "score"
-    """What the metric is called in the output."""
+    """The name of the metric in the output."""
     batch_size: int = 32
     """For scores, and for training unless the recipe has a ``batch_size`` of its own."""
     options: Mapping[str, tuple[Option, ...]] = {"evaluate": (*_SEARCH, _EVERY), "predict": _SEARCH}
@@ -73,7 +73,7 @@ class SimpleTask(Task):
 
     @abstractmethod
     def metric(self, system: Any) -> Metric:
-        """Compares answers with y; says whether ``higher_is_better``."""
+        """Compares predictions with y; has ``higher_is_better``."""
 
     def read(self, path: Path, **options: Any) -> Tensor:
         """x of one file, without the batch dimension."""
@@ -86,18 +86,18 @@ class SimpleTask(Task):
         )
 
     def measure_of(self, system: Any) -> str:
-        """What the metric of a recipe is called in the output."""
+        """The name of a recipe's metric in the output."""
         return self.measure
 
     def solved(self, system: Any) -> Callable[[Tensor, Tensor], Tensor] | None:
-        """A function (y, x) -> (B,) bool that tells right answers without knowing them, which ends a search early."""
+        """A function (y, x) -> (B,) bool that checks answers without the target and ends a search early, or None."""
         return None
 
     def details(self, system: Any, answers: Tensor, x: Tensor, y: Tensor) -> dict[str, Any]:
-        """What ``spen evaluate`` shows beside the metric, from all answers of a split."""
+        """Further scores for ``spen evaluate``, from all predictions of a split."""
         return {}
 
-    # ── what follows from these ──
+    # ── implemented with the methods above ──
 
     @cached_property
     def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]

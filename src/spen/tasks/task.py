@@ -1,4 +1,4 @@
-"""What the command line, the viewer and the loaders know of a kind of problem: a ``Task``, and the values it holds.
+"""The interface of a kind of problem for the command line, the viewer and the loaders: a ``Task`` and its values.
 
 A task is found by its name (``spen.tasks.find``). Those of the package are its subpackages; others are registered by
 ``spen.tasks.register(task)`` or by an entry point of the group ``spen.tasks``. Importing this imports no torch.
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Progress = Callable[[Iterable[Any], int, str], Iterator[Any]]
-"""(things, how many, what they are) → the same things, counted for whoever watches."""
+"""(items, their number, their name) → the same items, with a progress bar."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Option:
 
     @property
     def spelled(self) -> str:
-        """As it stands on the command line."""
+        """The flag on the command line."""
         return self.flag or f"--{self.name.replace('_', '-')}"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command that only one task has: ``function`` as typer takes it, ``examples`` for the end of its help."""
+    """A command of one task: ``function`` is a typer command, ``examples`` are for the end of its help."""
 
     name: str
     function: str  # "module:function", imported when the command line starts
@@ -75,7 +75,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set that has a name. ``folder`` is what it needs below a data folder; None if it is built in.
+    """A data set with a name. ``folder`` is its path below the data folder; None if it is built in.
 
     ``fetch(folder, **options)`` downloads it and returns the files; ``make(source, out, **options)`` turns a download
     into the prepared form and returns {"folder": …, "sizes": {split: examples}}.
@@ -93,7 +93,7 @@ class Dataset:
     trains: bool = True  # False: only fetched and made, another data set reads it
 
     def place(self) -> Path | None:
-        """Where it lies; None if it is built in or not here."""
+        """Its folder; None if it is built in or not found."""
         from spen.tasks.locations import find_data
 
         if self.folder is None:
@@ -106,7 +106,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What ``spen train`` was asked for: ``settings`` of --set as KEY=VALUE, ``options`` that the task has declared."""
+    """The arguments of ``spen train``: ``settings`` are those of --set, ``options`` those that the task declares."""
 
     recipe: str
     data: str
@@ -121,14 +121,14 @@ class TrainOrder:
 
     @property
     def fit_options(self) -> dict[str, Any]:
-        """Its part of the arguments of ``spen.training.fit``."""
+        """Arguments for ``spen.training.fit``."""
         common = {"seed": self.seed, "devices": self.devices, "nodes": self.nodes, "seconds": self.seconds}
         return {"accelerator": accelerator_of(self.device), **common}
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a finished run reached on development data."""
+    """The best development score of a finished run."""
 
     measure: str
     dev: float | None
@@ -136,7 +136,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Scores:
-    """The metrics of a model on a split: for a program, and as lines for a person."""
+    """The metrics of a model on a split: ``values`` for --json, ``lines`` for the terminal."""
 
     values: dict[str, Any]
     lines: tuple[str, ...]
@@ -144,7 +144,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class ReproduceOrder:
-    """What ``spen reproduce`` was asked for."""
+    """The arguments of ``spen reproduce``; ``log`` gets a line for each row when it ends."""
 
     out: Path
     data: str = ""
@@ -158,12 +158,12 @@ class ReproduceOrder:
     dev_only: bool = False
     merge: tuple[Path, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
-    tell: Callable[[str], None] = print  # one line for each row as it ends
+    log: Callable[[str], None] = print
 
 
 @dataclass(frozen=True)
 class Reproduced:
-    """``whole`` is what results.json holds, ``lines`` the table for a person, ``report`` the page with pictures."""
+    """``whole`` is the content of results.json, ``lines`` the table for the terminal, ``report`` the HTML page."""
 
     whole: dict[str, Any]
     lines: tuple[str, ...]
@@ -172,17 +172,17 @@ class Reproduced:
 
 
 class Tab(Protocol):
-    """A task's tab in the viewer. Its class is called without arguments, and may have a ``style``, which is CSS."""
+    """A task's tab in the viewer. Its class takes no arguments, and may have a ``style``, which is CSS."""
 
     title: str
 
     def fill(self, page: Page) -> Sequence[LandscapeButton]:
-        """Make Gradio's components inside of the open tab; returned are buttons for the tab of energy landscapes."""
+        """Make Gradio's components inside of the open tab; return buttons for the tab of energy landscapes."""
         ...
 
 
 class Opened(ABC):
-    """A trained model of a task, whatever it was opened from: the package, a saved folder, a finished run."""
+    """A trained model of a task, opened from the package, a saved folder or a finished run."""
 
     name: str
     model: SPEN | None
@@ -195,15 +195,15 @@ class Opened(ABC):
     def predict(
         self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
     ) -> Iterator[Path]:
-        """Answer files; the paths that were written, one by one. Without ``out`` the answer goes to stdout."""
+        """Predict for files; yield the paths that were written. Without ``out`` predictions go to stdout."""
         raise ValueError(f"{self.name} predicts from Python alone; its task reads no files")
 
     def exportable(self) -> Exportable:
-        """What ``spen export`` writes."""
+        """The model and its example inputs, for ``spen export``."""
         raise ValueError(f"{self.name} cannot be exported")
 
     def batch(self, size: int | None = None, **options: Any) -> Any:
-        """Inputs of the model, on which strategies can be timed."""
+        """Inputs of the model, for ``spen bench``."""
         raise ValueError(f"{self.name} has no descent to differentiate")
 
 
@@ -212,9 +212,9 @@ class Task(ABC):
 
     name: str
     unit: str = "published"
-    """What ``Listed.published`` is, as a heading of ``spen list``."""
+    """The unit of ``Listed.published``, a heading of ``spen list``."""
     table: str | None = None
-    """The name under which ``spen reproduce`` knows all rows of the task."""
+    """The name of the task's table for ``spen reproduce``."""
     options: Mapping[str, tuple[Option, ...]] = {}
     """Options of the task by command: train, evaluate, predict, bench, reproduce."""
     commands: tuple[Command, ...] = ()
@@ -238,18 +238,18 @@ class Task(ABC):
         return name in self.recipes
 
     def default_data(self, recipe: str) -> str:
-        """What a recipe is trained on if nothing is said."""
+        """The data set of a recipe if --data is not given."""
         return next(iter(self.datasets))
 
     def check(self, recipe: str, data: str, settings: Mapping[str, str]) -> None:  # noqa: B027
-        """Raise ValueError at a mistake that can be told before torch is imported."""
+        """Raise ValueError for mistakes that can be found without importing torch."""
 
     @abstractmethod
     def train(self, order: TrainOrder) -> Trained | None:
-        """Train into the run folder ``order.out``; None if the time was up."""
+        """Train into the run folder ``order.out``; None if time ran out."""
 
     def can_open(self, folder: Path) -> bool:
-        """Whether a run has got so far that ``open`` takes its folder: it has weights."""
+        """Whether ``open`` takes the folder of a run: it has weights."""
         return (folder / "model.safetensors").is_file()
 
     @abstractmethod
@@ -261,7 +261,7 @@ class Task(ABC):
         """The model with fresh weights, from the settings that its config.json holds."""
 
     def fresh(self, recipe: str) -> Opened:
-        """A recipe's model with fresh weights: what ``spen bench`` times where nothing was trained."""
+        """A recipe's model with fresh weights, for ``spen bench``."""
         raise ValueError(f"{recipe} is a recipe of {self.name}, which builds no model without its data")
 
     def reproduce(self, order: ReproduceOrder) -> Reproduced:

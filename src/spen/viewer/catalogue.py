@@ -1,17 +1,15 @@
-"""What a visitor may open: models of the package by task, and the runs below the folders given.
+"""What a visitor may open: models of the package by task, and the runs below the given folders.
 
-A visitor names an entry, never a path: a name that is not in the list opens nothing, so nothing else on the machine
-can be read. Folders are looked through anew each time, so that a run shows up as soon as it begins.
+A visitor sends the name of an entry, never a path, and other names are refused, so nothing else on the machine can be
+read. Folders are scanned on each request, so that a run appears as soon as it begins.
 """
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
-from threading import Lock
 
 from spen.models import find_model, open_model, shipped
 from spen.tasks.task import Opened, Task
@@ -19,8 +17,8 @@ from spen.training import Run
 
 __all__ = ["Catalogue"]
 
-_DEEPEST, _MOST, _KEPT = 6, 500, 4
-_PASSED_OVER = {"state", "cache", "__pycache__"}
+_DEEPEST, _MOST, _CACHED = 6, 500, 4
+_SKIPPED = {"state", "cache", "__pycache__"}
 
 
 class Catalogue:
@@ -28,8 +26,8 @@ class Catalogue:
 
     def __init__(self, folders: Sequence[Path | str] = ()) -> None:
         self.folders = [Path(folder) for folder in folders]
-        self._kept: OrderedDict[tuple[str, int], Opened] = OrderedDict()
-        self._lock = Lock()
+        # By place and time of the last change: a run is loaded again when its files have changed.
+        self._load = lru_cache(maxsize=_CACHED)(lambda place, changed: open_model(place))
         for folder in self.folders:
             if not folder.is_dir():
                 raise ValueError(f"{folder} is not a folder; name a run, or a folder with runs below it")
@@ -51,37 +49,23 @@ class Catalogue:
         return Run.open(found[name])
 
     def models(self, task: Task, *, runs_first: bool = False) -> list[str]:
-        """Names of the task's models that can be opened: those of the package, then runs, or the other way round."""
+        """Names of the task's models: those of the package, then finished runs; ``runs_first`` reverses it."""
         found = _scan(self.folders)
         trained = sorted(name for name, folder in found.items() if _is_model(folder, task))
         packaged = [name for name, owner in _packaged().items() if owner == task.name]
         return [*trained, *packaged] if runs_first else [*packaged, *trained]
 
     def open(self, task: Task, name: str, *, what: str = "model") -> Opened:
-        """A model by its name in the list of the task; `what` is what the visitor's mistake calls it."""
+        """A model by its name in the list of the task; `what` is its kind in the error message."""
         folder = _scan(self.folders).get(name)
         known = _packaged().get(name) == task.name if folder is None else _is_model(folder, task)
         if not known:
             raise ValueError(f"there is no {what} {name!r} on this page")
-        return self._load(name, folder)
-
-    def _load(self, name: str, folder: Path | None) -> Opened:
-        """Load once, and again when files of the run have changed; the few used last are kept."""
-        place, stamp = (name, 0) if folder is None else (str(folder), _changed(folder))
-        with self._lock:
-            if (name, stamp) in self._kept:
-                self._kept.move_to_end((name, stamp))
-                return self._kept[name, stamp]
-        opened = open_model(place)
-        with self._lock:
-            self._kept[name, stamp] = opened
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return opened
+        return self._load(name, 0) if folder is None else self._load(str(folder), _changed(folder))
 
 
 def _scan(folders: Sequence[Path]) -> dict[str, Path]:
-    """Run folders by the path under which the command line knows them. Links are not followed: they lead anywhere."""
+    """Run folders by their path as given. Links are not followed: they may lead out of the folders."""
     found: dict[str, Path] = {}
     for root in folders:
         depth = len(root.parts)
@@ -91,7 +75,7 @@ def _scan(folders: Sequence[Path]) -> dict[str, Path]:
                 found[str(folder)] = folder
             # A run holds no runs.
             deep = "run.json" in files or len(folder.parts) - depth >= _DEEPEST or len(found) >= _MOST
-            below[:] = [] if deep else sorted(d for d in below if d not in _PASSED_OVER and not d.startswith("."))
+            below[:] = [] if deep else sorted(d for d in below if d not in _SKIPPED and not d.startswith("."))
     return found
 
 
@@ -105,7 +89,7 @@ def _is_model(folder: Path, task: Task) -> bool:
 
 @lru_cache(maxsize=4 * _MOST)
 def _task_of(folder: Path, changed: int) -> str:
-    """The task that config.json names. It is kept until the file changes, because the file may be large."""
+    """The task that config.json names; cached until the file changes, because the file may be large."""
     try:
         return find_model(folder).task
     except ValueError:

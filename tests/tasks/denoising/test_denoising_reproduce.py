@@ -45,7 +45,7 @@ def small_data() -> Iterator[None]:
 
 
 def _order(out: Path, *rows: str, **more: Any) -> ReproduceOrder:
-    return ReproduceOrder(out, "rooms", rows, quick=True, device="cpu", tell=lambda line: None, **more)
+    return ReproduceOrder(out, "rooms", rows, quick=True, device="cpu", log=lambda line: None, **more)
 
 
 def _table(out: Path, *rows: str, **settings: Any) -> dict[str, Any]:

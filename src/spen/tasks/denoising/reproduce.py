@@ -83,7 +83,7 @@ def reproduce(order: ReproduceOrder) -> Reproduced:
         join(source, order.out, out.name)
     # All rows with the first seed, then with the next: what the first had to compile is cached for the others.
     jobs = [
-        Job(name, seed, replace(order, tell=print), chosen[name])
+        Job(name, seed, replace(order, log=print), chosen[name])
         for seed in order.seeds
         for name in names
         if seed == order.seeds[0] or name not in DETERMINISTIC
@@ -92,7 +92,7 @@ def reproduce(order: ReproduceOrder) -> Reproduced:
     for result in _run_all(jobs, order.jobs):
         results.append(result)
         text = f"{result['psnr']:.2f} dB" if "psnr" in result else result.get("problem", "unfinished")
-        order.tell(f"  {result['recipe']} (seed {result['seed']}): {text}")
+        order.log(f"  {result['recipe']} (seed {result['seed']}): {text}")
     done = {(r["recipe"], r["seed"]) for r in results}
     results += [r for r in finished(order) if (r["recipe"], r["seed"]) not in done]
     results.sort(key=lambda r: (_place(r["recipe"]), r["recipe"], r["seed"]))

@@ -210,7 +210,7 @@ def _one_by_one(table: Table, pending: list[Job], deadline: float | None) -> boo
         result = table.train(job, left) if table.is_ready(job) else None
         finished = finished and result is not None
         if result is not None:
-            table.order.tell(_line(job, result))
+            table.order.log(_line(job, result))
     return finished
 
 
@@ -221,10 +221,10 @@ def _in_parallel(table: Table, pending: list[Job], deadline: float | None) -> bo
     waiting = sorted(pending, key=lambda job: _rank(job, pending))
     running: dict[Future[Any], Job] = {}
     failed: list[tuple[Job, BaseException]] = []
-    workers, tell = table.order.jobs, table.order.tell
+    workers, log = table.order.jobs, table.order.log
     threads = max(1, min(2, (os.cpu_count() or 1) // workers))
     context = get_context("spawn")  # a forked process cannot use CUDA
-    with ProcessPoolExecutor(workers, context, _start, (replace(table.order, tell=print), threads)) as pool:
+    with ProcessPoolExecutor(workers, context, _start, (replace(table.order, log=print), threads)) as pool:
         while not any(isinstance(error, BrokenProcessPool) for _, error in failed):
             if deadline is None or deadline - time.time() > LAST_START:
                 startable = [job for job in waiting if table.is_ready(job)]
@@ -238,9 +238,9 @@ def _in_parallel(table: Table, pending: list[Job], deadline: float | None) -> bo
                 if error := future.exception():
                     failed.append((job, error))
                 elif future.result() is not None:
-                    tell(_line(job, future.result()))
+                    log(_line(job, future.result()))
     for job, error in failed:
-        tell(f"{job.corpus} {job.row} seed {job.seed} failed: {type(error).__name__}: {error}")
+        log(f"{job.corpus} {job.row} seed {job.seed} failed: {type(error).__name__}: {error}")
     return not failed and all(table.is_done(job) for job in pending)
 
 
