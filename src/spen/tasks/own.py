@@ -25,7 +25,7 @@ from spen.storage import load_weights, replacing, save_weights
 from spen.tasks.simple import answer_files
 from spen.tasks.task import Opened, Progress, Scores
 from spen.tensors import select, tensors_of, tree_map
-from spen.training.inputs import BATCH_SIZE, as_metric
+from spen.training.sources import as_metric
 
 __all__ = ["OwnModel", "import_function"]
 
@@ -66,7 +66,7 @@ class OwnModel(Opened):
 
     def answer(self, x: Any) -> Tensor:
         """y_T of every example, a batch at a time."""
-        rows = torch.arange(len(tensors_of(x)[0])).split(BATCH_SIZE)
+        rows = torch.arange(len(tensors_of(x)[0])).split(32)
         with torch.no_grad():
             batches = (tree_map(lambda t: t.to(self.device), select(x, part)) for part in rows)
             return torch.cat([self.model(batch).output.cpu() for batch in batches])
