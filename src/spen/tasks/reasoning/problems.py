@@ -290,23 +290,26 @@ class ShortestPath(Problem):
 
 
 class MatrixEnergy(Energy):
-    """Σ_ij ½ u_ijᵀ L Lᵀ u_ij + w·score(u_ij), u_ij the entries (i, j) of y, 1, xy and yx.
+    """Σ_ij ½ u_ijᵀ Q u_ij + score(u_ij), u_ij the entries (i, j) of y, 1, xy and yx.
 
-    The square starts as ½‖xy − 1‖² + ½‖yx − 1‖² and is learned, and so is a correction by a small network.
+    Q starts so that E = ½⟨y, xy⟩ − tr y, whose minimum is the inverse of a symmetric x, and the score at 0. Both are
+    learned.
     """
 
-    def __init__(self, width: int, scale: float) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.scale = scale
-        self.factor = nn.Parameter(torch.tensor([[0.0, 0.0, 0.3], [-1.0, -1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        start = torch.zeros(4, 4)
+        start[0, 2] = start[2, 0] = 0.5
+        start[0, 1] = start[1, 0] = -1.0
+        self.form = nn.Parameter(start)
         self.score = mlp(width, 4)
-        with torch.no_grad():
-            self.score[-1].weight.mul_(0.01)  # type: ignore[operator, union-attr]
+        nn.init.zeros_(self.score[-1].weight)  # type: ignore[arg-type]
 
     def forward(self, y: Tensor, features: Tensor) -> Tensor:
-        x, one = features, torch.eye(y.shape[-1], dtype=y.dtype, device=y.device).expand_as(y)
-        u = torch.stack([y, one, x @ y / self.scale, y @ x / self.scale], -1)
-        return 0.5 * (u @ self.factor).square().flatten(1).sum(1) + self.score(u).flatten(1).sum(1)
+        one = torch.eye(y.shape[-1], dtype=y.dtype, device=y.device).expand_as(y)
+        u = torch.stack([y, one, features @ y, y @ features], -1)
+        quadratic = 0.25 * (u * (u @ (self.form + self.form.mT))).flatten(1).sum(1)
+        return quadratic + self.score(u).flatten(1).sum(1)
 
 
 class Inverse(Problem):
@@ -321,7 +324,7 @@ class Inverse(Problem):
         return Zeros()
 
     def energy(self, recipe: Recipe) -> Energy:
-        return MatrixEnergy(recipe.width, scale=1.0)
+        return MatrixEnergy(recipe.width)
 
     def loss(self, y: Tensor, target: Tensor) -> Tensor:
         """The squared error, on average over the entries."""

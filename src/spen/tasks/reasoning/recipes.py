@@ -40,9 +40,9 @@ class Recipe:
     average: float = 0.0
 
 
-_GRAPH = Recipe("", width=16, rounds=2, steps=12, epochs=6, learning_rate=3e-3, average=0.99)
+_GRAPH = Recipe("", width=16, rounds=2, steps=12, epochs=2, learning_rate=3e-3, average=0.99)
 _INVERSE = Recipe(
-    "", problem="inverse", width=16, rounds=2, steps=24, rate=3e-4, momentum=0.9, entropy=0.0, epochs=4, average=0.99
+    "", problem="inverse", width=16, rounds=2, steps=24, rate=0.03, momentum=0.7, entropy=0.0, epochs=2, average=0.99
 )
 
 
@@ -65,7 +65,9 @@ def _baselines(name: str, energy: Recipe, feedforward: int, recurrent: int, widt
 
 _SUDOKU = Recipe("a learned energy of 9×9 boards, descended", 99.4, average=0.999)
 _CONNECTIVITY = replace(_GRAPH, about="which nodes of a graph a path connects", published=99.1, problem="connectivity")
-_PATH = replace(_GRAPH, about="distances to a goal, and the next step", published=92.6, problem="shortest-path")
+_PATH = replace(
+    _GRAPH, about="distances to a goal, and the next step", published=92.6, problem="shortest-path", epochs=6
+)
 _MATRIX = replace(_INVERSE, about="the inverse of a 20×20 matrix; mean squared error, published 0.0095")
 
 RECIPES = {
