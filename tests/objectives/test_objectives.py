@@ -42,8 +42,8 @@ def test_an_objective_prints_the_call_that_makes_it() -> None:
     assert repr(EndToEnd(squared_error, weights=[1, 2])) == "EndToEnd(loss=squared_error, weights=[1.0, 2.0])"
     assert repr(EndToEnd(squared_error, change_penalty=0.5)) == "EndToEnd(loss=squared_error, change_penalty=0.5)"
     assert repr(DeepValue(squared_error, draw=["truth"])) == "DeepValue(value=squared_error, draw=('truth',))"
-    sampled = ContrastiveDivergence(Hamiltonian(2, 0.1, leapfrog=3), start="init")
-    assert repr(sampled) == "ContrastiveDivergence(sampler=Hamiltonian(steps=2, leapfrog=3), start='init')"
+    sampled = ContrastiveDivergence(Hamiltonian(2, 0.1, leapfrog=3), margin=0.1)
+    assert repr(sampled) == "ContrastiveDivergence(sampler=Hamiltonian(steps=2, leapfrog=3), margin=0.1)"
 
 
 def test_an_objective_of_ones_own_prints_what_it_keeps() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from spen.arguments import as_called, require
 from spen.descent.potential import Potential
 from spen.model import SPEN
 from spen.objectives.checks import require_truth
-from spen.objectives.coordinates import in_coordinates
+from spen.objectives.coordinates import checked_margin, in_coordinates
 from spen.protocols import Objective
 from spen.tensors import as_rows, flat
 
@@ -87,44 +87,23 @@ class Hamiltonian(Sampler):
 class ContrastiveDivergence(Objective):
     """mean E(y*) − E(ỹ): its gradient is that of the negative log-likelihood when ỹ comes from the model.
 
-    ``sampler`` moves the chains in free coordinates of the domain, so ỹ never leaves it. ``start`` says where they
-    begin: at the truth (CD-k), or at Init's answer. ``margin`` pulls a truth on the boundary inside, where it has
-    coordinates. ``penalty`` · (E(y*)² + E(ỹ)²) keeps the level of the energy from drifting. ``truth`` turns the
-    target into a point of the domain.
+    ``sampler`` moves chains from the truth (CD-k), in free coordinates of the domain, so ỹ never leaves it. ``margin``
+    moves a truth on the boundary inside, where it has coordinates. ``truth`` turns the target into a point of the
+    domain.
     """
 
-    def __init__(
-        self,
-        sampler: Sampler | None = None,
-        *,
-        start: Literal["truth", "init"] = "truth",
-        margin: float = 0.05,
-        penalty: float = 0.0,
-        truth: Any = None,
-    ) -> None:
+    def __init__(self, sampler: Sampler | None = None, *, margin: float = 0.05, truth: Any = None) -> None:
         if sampler is not None:
             require(sampler, Sampler, "sampler", "a sampler such as Langevin()")
         require_truth(truth)
-        if start not in ("truth", "init"):
-            raise ValueError(f'chains start at the "truth" or at "init", not {start!r}')
-        if not 0 <= margin < 1 or penalty < 0:
-            raise ValueError(f"margin must lie in [0, 1) and penalty must not be negative, not {margin} and {penalty}")
         self.sampler = Langevin() if sampler is None else sampler
-        self.start, self.margin, self.penalty, self.truth = start, margin, penalty, truth
+        self.margin, self.truth = checked_margin(margin), truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
-        features, domain = model.features(x), model.minimizer.domain
+        features = model.features(x)
         space, potential, truth = in_coordinates(model, features, target, self.truth, self.margin)
-        begin = truth
-        if self.start == "init":
-            with torch.no_grad():
-                begin = space.enter(domain.output(domain.enter(model.init(features))), self.margin)
-        negative = space.output(self.sampler.run(potential.detached(), begin.detach()))
-        low, high = model.energy(space.output(truth), features), model.energy(negative, features)
-        total = (low - high).mean()
-        if self.penalty:
-            total = total + self.penalty * (low.square() + high.square()).mean()
-        return total
+        negative = space.output(self.sampler.run(potential.detached(), truth.detach()))
+        return (model.energy(space.output(truth), features) - model.energy(negative, features)).mean()
 
 
 def _accept(log_ratio: Tensor, proposal: Tensor, z: Tensor) -> Tensor:

@@ -88,3 +88,9 @@ def in_coordinates(
     space = Coordinates(model.minimizer.domain)
     potential = Potential.of(InCoordinates(model.energy, space), features)
     return space, potential, space.enter(point_of(target, truth, type_of(model, features)), margin)
+
+
+def checked_margin(margin: float) -> float:
+    if not 0 <= margin < 1:
+        raise ValueError(f"margin must lie in [0, 1), not {margin}")
+    return margin

@@ -65,8 +65,8 @@ class InferenceNetwork(LossObjective):
     The energy is trained on [Δ(A) − E(A) + E(y*)]_+ with A(x) detached. A is trained on ⟨∇_y[E − Δ](A), A(x)⟩ with
     the gradient detached, whose gradient is that of E(A(x)) − Δ(A(x), y*). One backward pass updates both, each
     against the other. ``loss`` is Δ, per example and differentiable in y; ``anchor`` · ℓ(A(x), y*) keeps A near the
-    truth while the energy is still poor (``anchor_loss``, default Δ). ``slack=False`` drops the []_+ of the energy's
-    term. ``player`` leaves one term out: "network" alone tunes A to a finished energy, without Δ.
+    truth while the energy is still poor (``anchor_loss``, default Δ). ``player`` leaves one term out: "network" alone
+    tunes A to a finished energy, without Δ.
 
     Development data is scored on A(x): no descent is needed at the end.
     """
@@ -78,7 +78,6 @@ class InferenceNetwork(LossObjective):
         anchor: float = 0.0,
         anchor_loss: Loss | None = None,
         truth: Any = None,
-        slack: bool = True,
         player: Literal["both", "energy", "network"] = "both",
     ) -> None:
         super().__init__(loss)
@@ -89,7 +88,7 @@ class InferenceNetwork(LossObjective):
             raise ValueError(f"the anchor's weight must not be negative, not {anchor}")
         if player not in ("both", "energy", "network"):
             raise ValueError(f'player must be "both", "energy" or "network", not {player!r}')
-        self.anchor, self.truth, self.slack, self.player = anchor, truth, slack, player
+        self.anchor, self.truth, self.player = anchor, truth, player
         self.anchor_loss = loss if anchor_loss is None else anchor_loss
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
@@ -112,7 +111,7 @@ class InferenceNetwork(LossObjective):
     def _energy_term(self, model: SPEN, features: Any, answer: Tensor, target: Any) -> Tensor:
         truth = point_of(target, self.truth, answer.dtype)
         margin = self.cost(answer, target) - model.energy(answer, features) + model.energy(truth, features)
-        return (margin.clamp_min(0) if self.slack else margin).mean()
+        return margin.clamp_min(0).mean()
 
     def _network_term(self, model: SPEN, features: Any, answer: Tensor, target: Any) -> Tensor:
         if self.player == "network":

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from spen.model import SPEN
 from spen.objectives.checks import require_truth
-from spen.objectives.coordinates import in_coordinates
+from spen.objectives.coordinates import checked_margin, in_coordinates
 from spen.protocols import Objective
 from spen.tensors import flat
 
@@ -18,7 +18,7 @@ class ScoreMatching(Objective):
     """mean ½‖∇U(z*)‖² − tr ∇²U(z*), U the energy in free coordinates of the domain (over ℝⁿ: the energy itself).
 
     ``probes`` random directions v estimate the trace by vᵀ∇²U v; None computes it exactly, one backward pass per
-    coordinate. ``margin`` pulls a truth on the boundary inside, where it has coordinates. ``truth`` turns the target
+    coordinate. ``margin`` moves a truth on the boundary inside, where it has coordinates. ``truth`` turns the target
     into a point of the domain. Targets that sit on few points have no smooth density: use the denoising form.
     """
 
@@ -26,7 +26,7 @@ class ScoreMatching(Objective):
         require_truth(truth)
         if probes is not None and probes < 1:
             raise ValueError(f"the trace needs at least one probe, not {probes}; None computes it exactly")
-        self.probes, self.margin, self.truth = probes, _checked_margin(margin), truth
+        self.probes, self.margin, self.truth = probes, checked_margin(margin), truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         _, potential, z = in_coordinates(model, model.features(x), target, self.truth, self.margin)
@@ -57,7 +57,7 @@ class DenoisingScoreMatching(Objective):
         require_truth(truth)
         if not noise > 0:
             raise ValueError(f"the noise must be positive, not {noise}")
-        self.noise, self.margin, self.truth = noise, _checked_margin(margin), truth
+        self.noise, self.margin, self.truth = noise, checked_margin(margin), truth
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         _, potential, z = in_coordinates(model, model.features(x), target, self.truth, self.margin)
@@ -72,9 +72,3 @@ def _curve(slope: Tensor, point: Tensor, direction: Tensor) -> Tensor:
         return torch.zeros_like(slope)
     (product,) = torch.autograd.grad(slope, point, direction, create_graph=True, allow_unused=True)
     return torch.zeros_like(slope) if product is None else product
-
-
-def _checked_margin(margin: float) -> float:
-    if not 0 <= margin < 1:
-        raise ValueError(f"margin must lie in [0, 1), not {margin}")
-    return margin

@@ -1,4 +1,4 @@
-"""Problems that own their answers: energies over a domain with the exact minimiser beside them."""
+"""Test problems with known solutions: energies over a domain, and their exact minimiser."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class Problem:
     answer: Tensor
 
 
-def known_problems(batch: int = 3, size: int = 5) -> list[Problem]:
+def known_problems() -> list[Problem]:
     """Quadratics over the reals, the box and the simplex, and a linear energy with entropy, in double precision."""
+    batch, size = 3, 5
     generator = torch.Generator().manual_seed(3)
 
     def random(*shape: int) -> Tensor:
@@ -50,31 +51,15 @@ def known_problems(batch: int = 3, size: int = 5) -> list[Problem]:
     sphere = torch.eye(size, dtype=torch.float64)
     center, zero = random(batch, size), torch.zeros(batch, size, dtype=torch.float64)
     scores = random(batch, 2, size)
-    quadratics = [Problem("quadratic over the reals", Reals(), Quadratic(curved), center, zero, center)]
     diagonal = torch.diag(torch.linspace(0.5, 2, size, dtype=torch.float64))
-    quadratics += [
-        Problem(
-            "quadratic over the box", Box("projected"), Quadratic(diagonal), center, zero + 0.5, center.clamp(0, 1)
-        ),
-        Problem(
-            "distance over the simplex",
-            Simplex("projected"),
-            Quadratic(sphere),
-            center,
-            zero,
-            project_simplex(center),
-        ),
+    box, simplex = Box("projected"), Simplex("projected")
+    problems = [
+        Problem("quadratic over the reals", Reals(), Quadratic(curved), center, zero, center),
+        Problem("quadratic over the box", box, Quadratic(diagonal), center, zero + 0.5, center.clamp(0, 1)),
+        Problem("distance over the simplex", simplex, Quadratic(sphere), center, zero, project_simplex(center)),
     ]
-    start = torch.zeros_like(scores)
-    smooth = [
-        Problem(
-            f"linear with entropy, {update}",
-            Simplex(update),
-            EntropySmoothed(Linear(), 0.5),
-            scores,
-            start,
-            torch.softmax(scores / 0.5, -1),
-        )
-        for update in ("logits", "through_logits", "mirror", "projected")
-    ]
-    return quadratics + smooth
+    energy, start, answer = EntropySmoothed(Linear(), 0.5), torch.zeros_like(scores), torch.softmax(scores / 0.5, -1)
+    for update in ("logits", "through_logits", "mirror", "projected"):
+        name = f"linear with entropy, {update}"
+        problems.append(Problem(name, Simplex(update), energy, scores, start, answer))
+    return problems
