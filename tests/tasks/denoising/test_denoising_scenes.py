@@ -41,7 +41,7 @@ def test_nothing_is_infinitely_far() -> None:
     assert np.isinf(cast([box((-1, -3, -1), (1, -2, 1))], camera())).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     kind=st.sampled_from(["box", "ball", "rod", "cone"]),
     turn=st.tuples(st.floats(-3, 3), st.floats(-3, 3)),

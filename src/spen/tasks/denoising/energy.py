@@ -65,19 +65,18 @@ class FieldOfExperts(Energy):
         *,
         temperature: float = 25.0,
         scale: float = 1.0,
-        padding: Padding = "reflect",
         blind: bool = True,
     ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, filters, size, bias=False)
         self.activation = SoftAbs(temperature)
-        self.scale, self.padding, self.blind = scale, padding, blind
+        self.scale, self.blind = scale, blind
         with torch.no_grad():
             self.conv.weight.copy_(_centred(self.conv.weight))
 
     def forward(self, y: Tensor, features: Observed) -> Tensor:
         weight = _centred(self.conv.weight) if self.blind else self.conv.weight
-        return self.activation(_convolved(self.scale * y, weight, None, self.padding)).flatten(1).sum(1)
+        return self.activation(_convolved(self.scale * y, weight, None, "reflect")).flatten(1).sum(1)
 
 
 class DeepPrior(Energy):

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -153,22 +153,14 @@ def _run_all(first: dict[str, dict[str, Any]], frame: Frame) -> tuple[dict[str, 
     return answers, energies, scores
 
 
-class Ranges(NamedTuple):
-    """What the pictures of a frame span, the same for all of them."""
-
-    low: float  # depth, in units of the peak
-    high: float
-    reach: float  # errors, from −reach to reach
-
-
-def image_ranges(frame: Frame) -> Ranges:
-    """The middle 98 % of the known values of the frame, and of the errors of the noisy image."""
+def image_ranges(frame: Frame) -> tuple[float, float, float]:
+    """(low, high, reach): the middle 98 % of the known values of a frame, and of the errors, from −reach to reach."""
     known = frame.scored | frame.hole
     seen, image = (known, frame.truth) if bool(known.any()) else (frame.valid, frame.noisy)
     low, high = np.percentile(image[seen].numpy(), [1, 99]) if bool(seen.any()) else (0.0, 1.0)
     filled = fill_pyramid(frame.noisy[None], frame.valid[None].float())[0]
     reach = float((filled - frame.truth)[frame.scored].abs().quantile(0.98)) if bool(frame.scored.any()) else 1.0
-    return Ranges(float(low), float(high), reach)
+    return float(low), float(high), reach
 
 
 def error_map(image: Tensor, frame: Frame) -> NDArray[np.float32]:  # (1, H, W) -> (H, W)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import urllib.error
 import urllib.request
 import zipfile
@@ -19,6 +20,7 @@ from typing import Any
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from spen.storage import write_whole
+from spen.tasks.locations import cache_folder
 
 SEVENSCENES = "http://download.microsoft.com/download/2/8/5/28564B23-0828-408F-8631-23B1EFF1DAC8/"
 SCENES = ("chess", "fire", "heads", "office", "pumpkin", "redkitchen", "stairs")
@@ -31,6 +33,16 @@ Report = Callable[[int, int | None], None]
 
 class DownloadError(RuntimeError):
     """A download that could not be finished or verified; the message is one sentence that says what to do."""
+
+
+def downloads() -> Path:
+    """The folder of downloaded scenes."""
+    return cache_folder() / "raw" / "7scenes"
+
+
+def fetch_scene(folder: Path | None, *, scene: str = "redkitchen") -> list[Path]:
+    """`spen data fetch 7scenes`."""
+    return [fetch_sevenscenes(scene, folder or downloads(), show_progress=sys.stderr.isatty())]
 
 
 def fetch_sevenscenes(scene: str, folder: str | Path, *, base: str = SEVENSCENES, show_progress: bool = True) -> Path:

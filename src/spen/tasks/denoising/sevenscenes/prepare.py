@@ -7,9 +7,10 @@ A scene holds `seq-NN/frame-NNNNNN.depth.png` (640×480, mm, 65535 = invalid) an
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,11 @@ from torch import Tensor
 
 from spen.tasks.denoising.data import CLEAN_UNITS_PER_MM
 from spen.tasks.denoising.images import BadImage, LoadedImage, load_image, save_image
+from spen.tasks.denoising.sevenscenes.download import downloads
 from spen.tasks.denoising.sevenscenes.fusion import Pinhole, View, fuse
+from spen.tasks.locations import cache_folder
+from spen.tasks.options import resolve_device
+from spen.tasks.task import Progress
 
 KINECT = Pinhole(focal=585.0, cu=320.0, cv=240.0, height=480, width=640)
 """The intrinsics that the data set's authors give for its depth camera."""
@@ -50,10 +55,6 @@ class Shot:
         return f"{self.sequence:02d}{self.number:04d}"
 
 
-Watch = Callable[[Iterator[Shot], int, str], Iterator[Shot]]
-"""(shots, how many, what is being done) → the same shots, with progress shown."""
-
-
 @dataclass(frozen=True)
 class Views:
     """The views of some shots, read in every iteration: a scene does not fit in memory."""
@@ -62,10 +63,10 @@ class Views:
     device: str
     camera: Pinhole
     far: float
-    watch: Watch
+    watch: Progress
 
     def __iter__(self) -> Iterator[View]:
-        for shot in self.watch(iter(self.shots), len(self.shots), "fusing"):
+        for shot in self.watch(self.shots, len(self.shots), "fusing"):
             depth = torch.from_numpy(read_depth(shot.depth, self.camera).astype(np.float32) / 1000)
             # Far readings are too noisy to help, and a block table that reaches to them is large.
             depth = torch.where(depth > self.far, 0.0, depth)
@@ -150,6 +151,16 @@ def align(
     return np.where(both & (np.abs(raw - truth) >= TRUTH_MM), 0.0, truth)
 
 
+def make(source: Path | None, out: Path | None, *, progress: Progress, device: str = "cpu") -> dict[str, Any]:
+    """`spen data make 7scenes`."""
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--device is cpu or cuda, not {device!r}")
+    resolve_device(device)
+    source = source or downloads() / "redkitchen"
+    out = out or cache_folder() / "denoising" / source.name
+    return {"folder": out, "unit": "frames", "sizes": prepare(source, out, device=device, progress=progress)}
+
+
 def prepare(
     scene: str | Path,
     out: str | Path,
@@ -158,7 +169,7 @@ def prepare(
     far: float = 4.0,
     device: str = "cpu",
     camera: Pinhole = KINECT,
-    progress: Watch | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Fuse all frames of a scene, then write `out/{train,dev,test}/NNNNNN.{raw,clean}.png`.
 
@@ -168,14 +179,14 @@ def prepare(
     scene, out = Path(scene), Path(out)
     shots = list_shots(scene)
     splits = split_shots(scene, shots)
-    watch: Watch = progress if progress is not None else lambda items, total, what: items
+    watch: Progress = progress if progress is not None else lambda items, total, what: iter(items)
     volume = fuse(Views(shots, device, camera, far, watch), camera, voxel)
     small, counts = camera.halved(), {}
     for split, members in splits.items():
         folder = out / split
         folder.mkdir(parents=True, exist_ok=True)
         counts[split] = 0
-        for shot in watch(iter(members), len(members), f"ray-casting {split}"):
+        for shot in watch(members, len(members), f"ray-casting {split}"):
             raw = read_depth(shot.depth, camera)[::2, ::2]
             cast = volume.raycast(read_pose(shot.pose).to(device), small, far=far + 0.5).cpu().double().numpy() * 1000
             units = np.rint(align(raw.astype(np.float64), cast) * CLEAN_UNITS_PER_MM)
