@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -160,6 +163,25 @@ def test_a_trained_model_comes_back_to_its_folder(tmp_path: Path) -> None:
     assert first is not None
     assert again is not None
     assert {n: v.tolist() for n, v in again.load().items()} == {n: v.tolist() for n, v in first.load().items()}
+
+
+@pytest.mark.parametrize(
+    ("value", "again", "other"),
+    [
+        (np.arange(3), np.arange(3), np.arange(3)[::-1]),
+        (np.array(["a", "b"]), np.array(["a", "b"]), np.array(["a", "c"])),
+        ({1, "a"}, {"a", 1}, {"a", 2}),
+        (Named("x").count, Named("x").count, Named("x", 3).count),
+        (torch.eye(3).to_sparse(), torch.eye(3).to_sparse(), 2 * torch.eye(3).to_sparse()),
+        (torch.tensor([1j, 2]), torch.tensor([-1j, 2]).conj(), torch.tensor([1j, 3])),
+        (math.nan, math.nan, math.inf),
+        (list(range(99)), list(range(99)), list(range(100))),
+    ],
+    ids=["array", "words", "set", "method", "sparse", "complex", "not finite", "long"],
+)
+def test_other_values_are_described(value: Any, again: Any, other: Any) -> None:
+    assert describe(value) == describe(again) != describe(other)
+    assert json.dumps(describe(value))
 
 
 def test_objectives_with_samplers_and_search_are_told_apart() -> None:

@@ -20,7 +20,7 @@ from spen.cli import main as command_line
 from spen.storage import load_weights
 from spen.training import Run, Terminated
 from spen.training.module import StageModule
-from spen.training.processes import sizes
+from spen.training.processes import devices_and_nodes
 from tests.training import ddp, elastic, toy
 
 LIMIT = 400  # seconds, for a busy machine; a run that hangs would take longer
@@ -116,12 +116,12 @@ def test_a_run_begun_by_two_processes_goes_on_with_one(runs: Path, capsys: pytes
 
 
 def test_torchrun_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert sizes(2, 3) == (2, 3)
+    assert devices_and_nodes(2, 3) == (2, 3)
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
-    assert sizes(1, 1) == sizes(4, 2) == (4, 2)
+    assert devices_and_nodes(1, 1) == devices_and_nodes(4, 2) == (4, 2)
     with pytest.raises(ValueError, match="torchrun has started 4 processes on each of 2 nodes, not 3 on each of 1"):
-        sizes(3, 1)
+        devices_and_nodes(3, 1)
 
 
 @pytest.fixture(scope="module")

@@ -94,7 +94,7 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
         return self
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """The relaxed answer: (N, classes) rows that sum to one, or (N, labels) probabilities of each label."""
+        """The relaxed output: (N, classes) rows that sum to one, or (N, labels) probabilities of each label."""
         return self._outputs(self._checked(X)).numpy()
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -203,15 +203,15 @@ class SPENRegressor(RegressorMixin, SPENEstimator):
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """(N,) or (N, outputs), as y was."""
+        """(N,) or (N, outputs), of the shape of the y given to ``fit``."""
         output = self._outputs(self._checked(X)).numpy() * self._scale + self._mean
         return output[:, 0] if self._flat else output
 
     def _encode(self, y: Any, *, first: bool) -> NDArray[Any]:
         y = np.asarray(y, dtype=float)
-        flat, table = y.ndim == 1, y.reshape(len(y), -1)
+        table = y.reshape(len(y), -1)
         if first:
-            self._flat = flat
+            self._flat = y.ndim == 1
             self._mean, deviation = table.mean(0), table.std(0)
             self._scale = np.where(deviation > 0, deviation, 1.0)
         elif table.shape[1] != len(self._mean):

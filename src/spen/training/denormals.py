@@ -1,4 +1,4 @@
-"""Denormal numbers: below 1e-38 a product takes a CPU many times as long, and is as good as zero."""
+"""Denormal numbers: below 1e-38 an operation takes a CPU many times as long."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 @contextmanager
 def flushed_denormals() -> Iterator[None]:
-    """Within it, a result that would be denormal is zero, in this thread and in those that torch computes with.
+    """Flush denormal results to zero within the block, in this thread and in torch's; then restore the setting.
 
-    The second derivative of a softplus is exp(−τ|x|) where it is flat; times a small cotangent it is denormal, so a
-    training step that was fast at the start slows down as units learn to be silent. What was set before is set again.
+    The second derivative of a softplus is exp(−τ|x|) where it is flat; times a small cotangent it is denormal, so
+    training slows down as units saturate.
     """
     before = _is_flushing()
     _flush(True)
@@ -31,7 +31,7 @@ def _is_flushing() -> bool:
 
 def _flush(on: bool) -> None:
     if not torch.set_flush_denormal(on):
-        return  # a processor that does not offer it
-    # Threads inherit it when they start, and those of OpenMP may be there: it lets them go, and starts others later.
-    with suppress(AttributeError, OSError, TypeError):  # another kind of threads, or a system without such a look-up
+        return  # not supported by the processor
+    # Threads inherit the setting when they start. This ends the threads of OpenMP, which starts new ones when needed.
+    with suppress(AttributeError, OSError, TypeError):  # torch was built without OpenMP, or it cannot be found
         ctypes.CDLL(None).omp_pause_resource_all(1)

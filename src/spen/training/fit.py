@@ -30,7 +30,7 @@ from spen.training.epochs import EpochEnd
 from spen.training.fingerprint import fingerprint, hash_weights
 from spen.training.health import DeadEnergyWarning, InertEnergyWarning
 from spen.training.module import Job, StageModule
-from spen.training.processes import Terminated, Termination, is_main_process, join_again, sizes
+from spen.training.processes import Terminated, Termination, devices_and_nodes, is_main_process, rejoin_after_restart
 from spen.training.run import Run, say
 from spen.training.sources import Source, as_metric, as_source
 from spen.training.stages import Stage
@@ -80,8 +80,8 @@ def fit(
     step counts the epochs of all stages. The model is left with the best weights.
     """
     score, higher = as_metric(metric, higher_is_better)
-    devices, nodes = sizes(devices, nodes)
-    join_again(accelerator)
+    devices, nodes = devices_and_nodes(devices, nodes)
+    rejoin_after_restart(accelerator)
     loggers = _check_loggers(logger)
     names = [stage.name for stage in stages]
     if len(set(names)) != len(names):
@@ -142,7 +142,7 @@ def _fit_stage(job: Job, number: int, trainer_options: dict[str, Any]) -> bool:
     stage, run = job.stages[number], job.run
     module, epochs = StageModule(job, number), EpochEnd(job, number)
     with warnings.catch_warnings():
-        _filter_warnings()
+        _filter_warnings(several=trainer_options["strategy"] != "auto")
         # To stderr: stdout is for the result of a command.
         bar = [RichProgressBar(console_kwargs={"stderr": True})] if trainer_options["enable_progress_bar"] else []
         trainer = pl.Trainer(
@@ -180,12 +180,12 @@ def _fit_stage(job: Job, number: int, trainer_options: dict[str, Any]) -> bool:
     return True
 
 
-def _filter_warnings() -> None:
+def _filter_warnings(*, several: bool) -> None:
     """Hide Lightning's advice on its own loaders, loggers and checkpoints, which are not used here."""
     for category in (UserWarning, FutureWarning):
         warnings.filterwarnings("ignore", module=r"pytorch_lightning.*", category=category)
-    # A process may have no development batch of its own.
-    warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
+    if several:  # a process may have no development batch of its own
+        warnings.filterwarnings("ignore", message="The ``compute`` method of metric", category=UserWarning)
     for own in (DeadEnergyWarning, InertEnergyWarning):
         warnings.filterwarnings("always", category=own)
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)

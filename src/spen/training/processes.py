@@ -25,7 +25,7 @@ def is_main_process() -> bool:
     return not getattr(rank_zero_only, "rank", 0)
 
 
-def sizes(devices: int, nodes: int) -> tuple[int, int]:
+def devices_and_nodes(devices: int, nodes: int) -> tuple[int, int]:
     """(devices of a node, nodes): those of torchrun if it has started this process, else the arguments."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return devices, nodes
@@ -38,7 +38,7 @@ def sizes(devices: int, nodes: int) -> tuple[int, int]:
     return local, world // local
 
 
-def join_again(accelerator: str) -> None:
+def rejoin_after_restart(accelerator: str) -> None:
     """Initialise the process group after a restart by torchrun on one machine, with new keys in its store.
 
     The store still holds the addresses of the processes that ended, and the first process would connect to these.

@@ -1,4 +1,4 @@
-"""pretrain F through Init → clamp the local terms while the global energy trains → everything jointly (Sec. 5)."""
+"""Stages: pretrain F through Init, clamp the local terms while the global energy trains, train all jointly (Sec. 5)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from spen.protocols import Loss, Objective
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One part of training: an objective, and the parameters it may move. A loss alone means ``EndToEnd(loss)``.
+    """One part of training: an objective, and the parameters it trains. A loss alone means ``EndToEnd(loss)``.
 
     ``clamp`` holds patterns of parameter names that stay fixed ("features.*", "energy.parts.local.*").
     ``patience`` ends the stage after that many epochs without improvement on the development set (None: never);
-    the best model of a stage is what the next one starts from. ``clip`` bounds the norm of the gradient, ``warmup``
-    raises the learning rate linearly over that many updates. ``decay_to`` multiplies the learning rate by a cosine
-    from 1 down to this fraction over the stage. ``epsilon`` is Adam's: gradients far below it hardly move anything,
-    and those of a loss that is itself tiny (an error of 1e-4, behind a small weight and a small rate) are.
-    ``keep_start`` says what becomes of better scores before this stage. None: the result of ``fit`` is the best epoch
-    of all stages; the next stage starts from the best epoch of this one. True: besides, the start counts as an epoch
-    of this stage, so patience counts from it and the next stage starts from it if no epoch is better. False: the
-    stages before do not count, and the result is the best epoch of this stage or of a later one.
-    ``average`` > 0 scores and keeps an exponential mean of the weights with this decay in their place. ``seconds``
-    ends the stage when that much time has been spent on it (scoring included) and stretches the schedule of the
-    learning rate over them; ``epochs`` still ends it if they come first.
+    the next stage starts from the best epoch. ``clip`` bounds the norm of the gradient, ``warmup`` raises the learning
+    rate linearly over that many updates, ``decay_to`` multiplies it by a cosine from 1 down to this fraction over the
+    stage. ``epsilon`` is Adam's: parameters with gradients far below it hardly move, so lower it for a tiny loss.
+    ``keep_start`` decides about better scores before this stage. None: the result of ``fit`` is the best epoch of all
+    stages; the next stage starts from the best epoch of this one. True: the start also counts as an epoch of this
+    stage, so patience counts from it and the next stage starts from it if no epoch is better. False: earlier stages do
+    not count, and the result is the best epoch of this stage or of a later one.
+    ``average`` > 0 scores and saves an exponential mean of the weights with this decay in their place. ``seconds``
+    ends the stage after that much time (scoring included) and stretches the schedule of the learning rate over it;
+    ``epochs`` ends it if they come first.
     """
 
     name: str
@@ -63,10 +62,10 @@ class Stage:
             raise ValueError(f"stage {self.name!r}: seconds must be positive, not {self.seconds}")
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters this stage moves, by name. A pattern that matches nothing is a mistake."""
+        """The parameters this stage trains, by name. A pattern that matches nothing is an error."""
         names = [name for name, _ in model.named_parameters()]
         for pattern in self.clamp:
-            # F and Init may have nothing to learn; clamping them is still the right thing to ask for.
+            # F and Init may have no parameters; clamping them is not an error.
             if pattern not in ("features.*", "init.*") and not any(fnmatch(name, pattern) for name in names):
                 raise ValueError(f"stage {self.name!r} clamps {pattern!r}, which names no parameter of the model")
         free = {n: p for n, p in model.named_parameters() if not any(fnmatch(n, c) for c in self.clamp)}
@@ -76,7 +75,7 @@ class Stage:
 
 
 def pretrain(loss: Loss, *, epochs: int, learning_rate: float = 1e-3, patience: int | None = None) -> Stage:
-    """Fit the feed-forward predictor Init∘F; the energy's own parameters rest."""
+    """Fit the feed-forward predictor Init∘F; the parameters of the energy stay fixed."""
     return Stage(
         name="pretrain",
         objective=Feedforward(loss),
@@ -96,7 +95,7 @@ def clamped(
     patience: int | None = None,
     keep_start: bool | None = None,
 ) -> Stage:
-    """Train the global energy while F, Init and whatever else is named stay as they are."""
+    """Train the global energy while F, Init and other parameters named in ``clamp`` stay fixed."""
     stage = joint(
         objective, epochs=epochs, learning_rate=learning_rate, clip=clip, patience=patience, keep_start=keep_start
     )

@@ -14,7 +14,10 @@ import pytest
 from tests.cli.world import spen
 
 SMALL = [
-    *(f"--set={s}" for s in ("hidden=16", "network=4", "pretrain_rate=0.03", "pretrain_epochs=20", "epochs=2")),
+    *(
+        f"--set={s}"
+        for s in ("hidden=16", "network=4", "pretrain_rate=0.03", "pretrain_epochs=20", "epochs=2", "steps=2")
+    ),
     "--device=cpu",
 ]
 RUN = "runs/songs/labels/seed-0"

@@ -28,7 +28,7 @@ from spen.tasks.denoising.regimes import Regime
 from spen.tasks.denoising.sources import CropSource, FrameSource
 from spen.tasks.task import Progress
 from spen.training import Run, Stage, fit, joint
-from spen.training.processes import sizes
+from spen.training.processes import devices_and_nodes
 
 
 def describe_run(recipe: Recipe, regime: Regime, *, quick: bool = False) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def train(
         raise ValueError(f"fresh is for simulated readings, and those of {regime.name} are real")
     torch.manual_seed(seed)
     model, objective = build(recipe, regime)
-    on_gpu = accelerator != "cpu" and sizes(devices, nodes) == (1, 1) and torch.cuda.is_available()
+    on_gpu = accelerator != "cpu" and devices_and_nodes(devices, nodes) == (1, 1) and torch.cuda.is_available()
     kind = recipe.noise_kind(regime)
     crops = Crops(
         large_enough(splits.train, schedule.crop),

@@ -22,7 +22,7 @@ _ATTRIBUTE = re.compile(
 def read_arff(path: Path, text: str) -> Table:
     """A table. Its targets come from MEKA's ``-C`` in the relation's name, or from a MULAN XML file beside it.
 
-    Nominal attributes of values 0 and 1 are numbers. What a sparse row leaves out is 0, or the first nominal value.
+    Nominal attributes of values 0 and 1 are numbers. An attribute that a sparse row omits is 0, or its first value.
     """
     lines = iter(text.splitlines())
     relation, attributes = _header(lines, path)
@@ -80,7 +80,7 @@ def _header(lines: Iterable[str], path: Path) -> tuple[str, list[Attribute]]:
 
 
 def _rows(lines: Iterable[str], attributes: list[Attribute], path: Path) -> Iterator[list[Any]]:
-    left_out = [_value(a[1][0], a, path) if a[1] else 0.0 for a in attributes]
+    omitted = [_value(a[1][0], a, path) if a[1] else 0.0 for a in attributes]
     for line in lines:
         line = line.strip()
         if not line or line.startswith("%"):
@@ -91,7 +91,7 @@ def _rows(lines: Iterable[str], attributes: list[Attribute], path: Path) -> Iter
             pairs = list(enumerate(_fields(line)))
             if len(pairs) != len(attributes):
                 raise ValueError(f"{path}: a row has {len(pairs)} values for {len(attributes)} attributes")
-        row = list(left_out)
+        row = list(omitted)
         for k, text in pairs:
             row[k] = _value(_unquoted(text), attributes[k], path)
         yield row

@@ -1,4 +1,4 @@
-"""One energy, one data set, many ways to learn it, equal budgets: the paper's argument as a table."""
+"""One energy, one data set, many ways to learn it, equal budgets."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def compare(
 
     The budget after pretraining is ``seconds`` or parameter ``updates``, the same for all (default: the recipe's
     epochs). The best epoch on development data counts; test data is scored once, at the end. Attempts that are
-    already in ``out`` are not made again; a folder that holds those of another recipe, budget or data set is refused.
+    already in ``out`` are read from there; a folder with attempts of another recipe, budget or data set is refused.
     """
     chosen = list(WAYS) if ways is None else list(ways)
     unknown = [way for way in chosen if way not in WAYS]

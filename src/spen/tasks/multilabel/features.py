@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class LabelFeatures(NamedTuple):
-    """What F returns."""
+    """The output of F."""
 
     hidden: Tensor  # (B, H)
     scores: Tensor  # (B, L)
@@ -34,7 +34,7 @@ class UnitRows(nn.Module):
 
 
 class Standardize(nn.Module):
-    """(x − mean) / deviation, both of the training inputs, which ``measure`` is given; before it, x itself."""
+    """(x − mean) / deviation, with the moments of the training inputs that ``measure`` sets; before it, x unchanged."""
 
     mean: Tensor
     deviation: Tensor
@@ -45,7 +45,7 @@ class Standardize(nn.Module):
         self.register_buffer("deviation", torch.ones(inputs))
 
     def measure(self, mean: Tensor, variance: Tensor) -> None:
-        """Take the moments. A constant input carries nothing: it becomes 0, whatever its value."""
+        """Set the moments. The deviation of a constant input is 1, so the input becomes 0."""
         deviation = variance.clamp_min(0).sqrt()
         self.mean.copy_(mean)
         self.deviation.copy_(deviation.where(deviation > 1e-12 * (1 + mean.abs()), torch.ones_like(deviation)))
@@ -57,8 +57,8 @@ class Standardize(nn.Module):
 class LabelMLP(nn.Module):
     """x → (dropout → linear → ReLU)… → h → dropout → linear → s.
 
-    ``standardize`` begins with `Standardize`; ``radius`` puts the rows of x on a sphere. ``input_dropout`` hides
-    inputs, ``dropout`` hidden units: with few examples these are what keeps F from learning them by heart.
+    ``standardize`` begins with `Standardize`; ``radius`` scales the rows of x to this norm. ``input_dropout`` drops
+    inputs, ``dropout`` hidden units: with few examples they prevent overfitting.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class LabelMLP(nn.Module):
 
 
 def scores_of(features: LabelFeatures) -> Tensor:
-    """s, out of what F returns."""
+    """s(x), for `Linear`."""
     return features.scores
 
 

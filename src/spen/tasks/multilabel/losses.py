@@ -1,4 +1,4 @@
-"""Differentiable stand-ins for F1 on relaxed label sets, per example: (B, L), (B, L) -> (B,)."""
+"""Differentiable approximations of F1 on relaxed label sets, per example: (B, L), (B, L) -> (B,)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ def relaxed_f1(y: Tensor, target: Tensor) -> Tensor:
 
 
 class F1AndLog:
-    """soft F1 + w · log loss: the first says which sets are wanted, the second gives every label a slope.
-
-    Soft F1 alone is flat where every y is near 0, so a model cannot be started on it.
-    """
+    """soft F1 + w · log loss. Soft F1 alone has no gradient where every y is near 0, so training cannot start on it."""
 
     def __init__(self, weight: float = 0.05) -> None:
         if weight < 0:

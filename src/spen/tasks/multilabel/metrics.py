@@ -1,10 +1,10 @@
-"""How good a set of labels is: F1 averaged over examples, over all decisions (micro) and over labels (macro).
+"""F1 of label sets, averaged over examples, over all decisions (micro) and over labels (macro).
 
-    example  (1/N) Σ_n 2|ŷ_n ∩ y_n| / (|ŷ_n| + |y_n|)      what the published figures report
+    example  (1/N) Σ_n 2|ŷ_n ∩ y_n| / (|ŷ_n| + |y_n|)      that of the published figures
     micro    2 Σ_n |ŷ_n ∩ y_n| / Σ_n (|ŷ_n| + |y_n|)
     macro    the mean over labels l of 2 TP_l / (2 TP_l + FP_l + FN_l)
 
-A ratio 0/0 counts as 0, which is scikit-learn's default, so that the figures can be checked against it.
+A ratio 0/0 counts as 0, as by default in scikit-learn.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torch import Tensor
 from torchmetrics import Metric
 
 THRESHOLDS = tuple(1 / (1 + math.exp(-logit / 4)) for logit in range(-40, 17))
-"""The cuts that are tried on development data, evenly spaced in logits: 0.00005 … 0.98. Objectives that fit a density
-keep the order of the labels but not their scale, so the best cut may be far from one half."""
+"""Candidates for the threshold, evenly spaced in logits: 0.00005 … 0.98. Objectives that fit a density preserve the
+order of the labels but not their scale, so the best threshold may be far from one half."""
 
 
 class Scores(NamedTuple):
-    """F1 in percent, three ways."""
+    """F1 in percent."""
 
     example: float
     micro: float
@@ -46,8 +46,8 @@ def scores(y: Tensor, truth: Tensor, threshold: float) -> Scores:  # (N, L), (N,
 
 
 def tune_threshold(y: Tensor, truth: Tensor) -> float:
-    """The cut with the best example-averaged F1; to be asked on development data alone."""
-    return max(THRESHOLDS, key=lambda cut: scores(y, truth, cut).example)
+    """The threshold with the best example-averaged F1, for development data."""
+    return max(THRESHOLDS, key=lambda threshold: scores(y, truth, threshold).example)
 
 
 class TunedExampleF1(Metric):
@@ -67,8 +67,8 @@ class TunedExampleF1(Metric):
     def update(self, y: Tensor, truth: Tensor) -> None:
         y = y[..., 1] if y.dim() == 3 else y  # pairs (absent, present)
         gold = truth > 0.5
-        for i, cut in enumerate(THRESHOLDS):
-            self.totals[i] += example_f1(y > cut, gold).double().sum()
+        for i, threshold in enumerate(THRESHOLDS):
+            self.totals[i] += example_f1(y > threshold, gold).double().sum()
         self.count += len(y)
 
     def compute(self) -> Tensor:

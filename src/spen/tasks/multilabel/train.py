@@ -101,18 +101,18 @@ def sources(recipe: MultilabelRecipe, splits: Splits, seed: int) -> tuple[Tensor
 
 
 def evaluate(recipe: MultilabelRecipe, model: SPEN, splits: Splits, *, seed: int = 0, seconds: float = 0.0) -> Result:
-    """The threshold from the development part, the three F1 scores of both parts at it."""
+    """Tune the threshold on the development part, and score both parts at it."""
     objective = build_stages(recipe)[-1].objective
     on_dev, on_test = (predict(model, objective, part.x) for part in (splits.dev, splits.test))
-    cut = tune_threshold(on_dev, splits.dev.y)
+    threshold = tune_threshold(on_dev, splits.dev.y)
     with torch.no_grad():
         used = model(splits.dev.x[:256]).steps_used.double().mean()
     return Result(
         recipe=recipe.name,
         seed=seed,
-        threshold=cut,
-        dev=scores(on_dev, splits.dev.y, cut),
-        test=scores(on_test, splits.test.y, cut),
+        threshold=threshold,
+        dev=scores(on_dev, splits.dev.y, threshold),
+        test=scores(on_test, splits.test.y, threshold),
         seconds=round(seconds, 1),
         steps_used=0.0 if recipe.way.startswith("feedforward") else float(used),
     )

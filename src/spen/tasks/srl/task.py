@@ -114,12 +114,12 @@ class RoleLabelling(Task):
         from spen.tasks.srl.corpora import open_corpus, prepare
         from spen.tasks.srl.train import train
         from spen.training import Run
-        from spen.training.processes import sizes
+        from spen.training.processes import devices_and_nodes
 
         recipe, device = _recipe(order.recipe, order.settings), resolve_device(order.device)
         name, splits, vectors = open_corpus(order.data)
         # With several devices the data stays on the CPU, and Lightning moves each batch to its device.
-        place = device if sizes(order.devices, order.nodes) == (1, 1) else "cpu"
+        place = device if devices_and_nodes(order.devices, order.nodes) == (1, 1) else "cpu"
         data = prepare(splits, name=name, templates=recipe.templates, vectors=vectors, device=place)
         if train(recipe, data, order.out, **order.fit_options) is None:
             return None
