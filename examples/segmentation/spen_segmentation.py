@@ -139,7 +139,7 @@ class SegmentationTab:
         number = gr.Slider(0, len(x) - 1, 0, step=1, label="Test image")
         button = gr.Button("Find the mask", variant="primary", elem_id="segment")
         answer = page.hint("The image and its mask appear here.", "segmented")
-        button.click(page.told(show), [run_folder, number], answer, **page.descent)
+        button.click(page.report_errors(show), [run_folder, number], answer, **page.descent)
         return []
 
 

@@ -48,7 +48,7 @@ def test_the_line_goes_through_start_and_answer() -> None:
         spen = model(energy, domain, steps=1)
         with torch.no_grad():
             energies = spen(start).energies[:, 0].tolist()
-        sliced = slice_energy(spen, start, size=5, margin=0.5)
+        sliced = slice_energy(spen, start, size=5)
         np.testing.assert_allclose(sliced.a, [-0.5, 0, 0.5, 1, 1.5], atol=1e-12)
         np.testing.assert_allclose(sliced.line[[1, 3]], energies, rtol=1e-5)
 
@@ -61,7 +61,7 @@ def test_points_of_a_simplex_slice_stay_on_the_simplex() -> None:
             seen.append(y.detach())
             return -(features * y).flatten(1).sum(1) + (y * y.clamp_min(1e-9).log()).flatten(1).sum(1)
 
-    slice_energy(model(Watching(), Simplex()), torch.randn(1, 4, 3), size=9, margin=2.0)
+    slice_energy(model(Watching(), Simplex()), torch.randn(1, 4, 3), size=9)
     for y in seen:
         torch.testing.assert_close(y.sum(-1), torch.ones(y.shape[:-1]))
         assert bool((y >= 0).all())

@@ -23,10 +23,10 @@ from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.train import train
 
 
-def train_small(folder: Path, *, epochs: int = 4) -> Path:
+def train_small(folder: Path, *, epochs: int, per_epoch: int) -> Path:
     """foe-3 on the built-in rooms, a few batches an epoch: a true run folder in seconds."""
     recipe = find_recipe("foe-3").with_options(
-        batches=8 * epochs, per_epoch=8, batch_size=2, width=8, crop=(48, 64), warmup=2
+        batches=per_epoch * epochs, per_epoch=per_epoch, batch_size=2, width=8, crop=(48, 64), warmup=2
     )
     run = train(recipe, find_regime("rooms"), folder, quick=True, accelerator="cpu", progress=False)
     assert run is not None

@@ -1,7 +1,6 @@
-"""Line charts as inline SVG, for reports and for the viewer: no script, no font, no second file.
+"""Line charts as inline SVG for reports and the viewer, without scripts, fonts or other files.
 
-A chart scales to the width it is given. Its text and axes take the colour of the page around them, so the same chart
-reads on a light page and on a dark one.
+A chart scales to the width of its container. Text and axes have the text colour of the page, light or dark.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ def draw_lines(
     cursor: bool = False,
     size: tuple[int, int] = (420, 240),
 ) -> str:
-    """One line a name, its values at `first`, `first` + 1, …; what is not finite leaves a gap.
+    """One line for each name, with values at `first`, `first` + 1, …; values that are not finite leave a gap.
 
-    With `cursor` there is, for every place t, a group of class `cursor` with `data-t="t"`: a rule through the chart and
-    the values there. Whoever shows the chart shows one group at a time.
+    `cursor` adds for every t a group of class `cursor` with `data-t="t"`: a vertical rule and the values there. The
+    page shows one of these groups at a time.
     """
     values = [v for line in lines.values() for v in line if math.isfinite(v)]
     if not values:
@@ -71,12 +70,12 @@ def ticks(low: float, high: float, count: int = 4) -> list[float]:
 
 
 class _Frame:
-    """Where values go: x from `first` over `count` places, y over the span of the values with a little air."""
+    """Coordinates of values: x from `first` over `count` places, y over the range of the values with a margin."""
 
     def __init__(self, values: Sequence[float], first: int, count: int, width: int, height: int) -> None:
         low, high = min(values), max(values)
         air = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-        # Counts and losses of zero stand on the axis.
+        # Counts and losses of zero lie on the axis.
         self.low, self.high = (0.0 if low == 0 else low - air), high + air
         self.marks = ticks(self.low, self.high)
         self.whole = all(v == round(v) for v in values)
@@ -128,7 +127,7 @@ class _Frame:
     def cursor(self, t: int, lines: Sequence[Sequence[float]]) -> str:
         at = self.x(t)
         shown = []
-        # A line that ended earlier keeps its last value: its descent is over, not its answer.
+        # A line that ended earlier keeps its last value.
         here = [line[min(t, len(line) - 1)] for line in lines]
         digits = (
             0 if all(v == round(v) for line in lines for v in line if math.isfinite(v)) else _digits(self.marks) + 1
@@ -163,13 +162,13 @@ def _legend(lines: Mapping[str, Sequence[float]], width: int) -> list[list[tuple
 
 
 def _digits(marks: Sequence[float]) -> int:
-    """Digits after the point that tell neighbouring marks apart."""
+    """Decimals that distinguish neighbouring marks."""
     gap = min((b - a for a, b in pairwise(marks)), default=abs(marks[0]) if marks and marks[0] else 1.0)
     return max(0, -math.floor(math.log10(gap) + 1e-9))
 
 
 def _number(value: float, digits: int) -> str:
-    """With a true minus; very large and very small numbers with a power of ten."""
+    """With the minus sign of typography; very large and very small numbers in scientific notation."""
     if value and (abs(value) >= 1e6 or digits > 5):
         return f"{value:.3g}".replace("-", "−")
     return f"{value:,.{digits}f}".replace("-", "−")

@@ -1,4 +1,4 @@
-"""Where data lies: in the folder that $SPEN_DATA names, else in the cache folder."""
+"""The data folder: $SPEN_DATA or, where it is not set, the cache folder."""
 
 from __future__ import annotations
 

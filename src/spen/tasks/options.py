@@ -1,4 +1,4 @@
-"""Values that people type: devices, sizes, KEY=VALUE pairs, lists."""
+"""Parsing of values on the command line: devices, sizes, KEY=VALUE pairs, lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def changed(recipe: T, settings: Mapping[str, str], *, name: str = "", fixed: Collection[str] = ()) -> T:
-    """A dataclass with fields changed by text, each as the type it has; ``fixed`` fields cannot be changed."""
+    """A dataclass with fields replaced by parsed texts; ``fixed`` fields cannot be changed."""
     hints = {f.name: get_type_hints(type(recipe))[f.name] for f in fields(recipe) if f.name not in fixed}  # type: ignore[arg-type]
     values = {}
     for key, text in settings.items():
@@ -27,7 +27,7 @@ def changed(recipe: T, settings: Mapping[str, str], *, name: str = "", fixed: Co
 
 
 def parse_value(kind: Any, key: str, text: str) -> Any:
-    """The text as a value of the type ``kind``; what is wrong is said with the name ``key``."""
+    """The text as a value of the type ``kind``; ``key`` is its name in error messages."""
     wanted, parse = _PARSERS.get(kind, (None, None))
     if get_origin(kind) in (Union, types.UnionType):
         others = [k for k in get_args(kind) if k is not type(None)]
@@ -80,7 +80,7 @@ def parse_settings(options: Sequence[str]) -> dict[str, str]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """``3`` is 0, 1, 2; a list with commas is taken as it is: ``0,2,5``, or ``5,`` for one seed."""
+    """``3`` is 0, 1, 2; a list with commas gives the seeds themselves: ``0,2,5``, or ``5,`` for one seed."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdigit() for part in parts) or (("," not in text) and int(parts[0]) < 1):
         raise ValueError(f"--seeds takes how many, as 3, or which, as 0,2,5; not {text!r}")
@@ -108,5 +108,5 @@ def resolve_device(device: str) -> str:
 
 
 def accelerator_of(device: str) -> str:
-    """Lightning's word for a device."""
+    """Lightning's name for a device."""
     return {"cuda": "gpu"}.get(device, device)

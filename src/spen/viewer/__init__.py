@@ -1,5 +1,5 @@
-"""The web page: see how a descent finds its answer. It knows no task; a task brings a tab of its own.
+"""The web page that shows descents step by step. Tasks define their own tabs.
 
-`iterates`, `pictures`, `landscape` and `runs` turn results into HTML and know nothing of a server; `catalogue` says
-what a visitor may open; `tabs` holds what a task's tab works with; `page` builds the page, and `server` serves it.
+`iterates`, `pictures`, `landscape` and `runs` turn results into HTML; `catalogue` lists what a visitor may open; `tabs`
+is the interface for the tab of a task, `own` the tab of a user's own model; `page` builds the page, `server` serves it.
 """

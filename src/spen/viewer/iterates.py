@@ -1,7 +1,7 @@
-"""The iterates y_0 … y_T in one piece of HTML, with a slider that shows one of them at a time.
+"""The iterates y_0 … y_T as HTML, with a slider that shows one of them at a time.
 
-Everything that belongs to iterate t carries t in its `data-t`; what belongs to several lists them ("3 4 5"). The whole
-says which one is shown in `data-at`, and a style sheet does the rest: moving the slider asks nothing of the server.
+Elements of iterate t have the attribute `data-t="t"`, those of several iterates list them ("3 4 5"). `data-at` of the
+container is the iterate that is shown; style sheets do the selection, so moving the slider makes no request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html import escape
 __all__ = ["SMALL", "data_t", "mistake", "note", "with_slider"]
 
 SMALL = (340, 220)
-"""Charts that stand three in a row."""
+"""Of charts, three in a row."""
 
 _SHOW = "const f=this.closest('.iterates');clearInterval(f.timer);f.dataset.at=this.value"
 _PLAY = (
@@ -23,9 +23,9 @@ _PLAY = (
 
 
 def with_slider(parts: Sequence[str], last: int, *, names: Sequence[str] | None = None) -> str:
-    """The parts one below the other, under a slider from 0 to `last`, which stands at the end.
+    """The parts one below the other, under a slider from 0 to `last` that starts at `last`.
 
-    `names[t]` is what the slider calls iterate t. Without iterations (`last` = 0) there is no slider.
+    `names[t]` is the label of iterate t. Without iterations (`last` = 0) there is no slider.
     """
     called = names if names is not None else [f"iteration {t} of {last}" for t in range(last + 1)]
     if len(called) != last + 1:
@@ -39,21 +39,21 @@ def with_slider(parts: Sequence[str], last: int, *, names: Sequence[str] | None 
             f'<input type="range" min="0" max="{last}" step="1" value="{last}" aria-label="iteration" '
             f'oninput="{_SHOW}"><output>{labels}</output></div>'
         )
-    # A short descent is played slowly; a long one does not take longer than a few seconds.
+    # Milliseconds per iterate: a descent plays for at most a few seconds.
     pace = max(150, min(900, 6000 // (last + 1)))
     style = f"<style>.iterates [data-t]{{display:none}}{rules}</style>"
     return f'<div class="iterates" data-at="{last}" data-pace="{pace}">{style}{slider}{"".join(parts)}</div>'
 
 
 def data_t(t: int, last: int, *, ended: int | None = None) -> str:
-    """The `data-t` of iterate t; the last iterate of a descent that ended early stands for all that follow."""
+    """The `data-t` of iterate t; the last iterate of a descent that ended early is shown for all that follow."""
     if ended is not None and t == ended:
         return " ".join(str(k) for k in range(t, last + 1))
     return str(t)
 
 
 def mistake(sentence: str) -> str:
-    """What went wrong, in one sentence, where the answer would have been."""
+    """An error message of one sentence, in the place of the answer."""
     return f'<div class="mistake" role="alert">{escape(" ".join(sentence.split()))}</div>'
 
 

@@ -1,8 +1,8 @@
 """E on a plane through the descent: z(a, b) = z_0 + a·(z_T − z_0) + b·v, with the path drawn on it.
 
-z is where straight lines stay inside the domain: y itself for real numbers, log y for points of a simplex (softmax
-brings it back). v is the direction, at right angles to the first, in which the path bends most; where it does not bend,
-that of the steepest slope at the end. So y_0 lies at (0, 0), y_T at (1, 0), and v is as long as z_T − z_0.
+z are coordinates in which straight lines stay inside the domain: y itself for real numbers, log y on a simplex (softmax
+is the inverse). v is orthogonal to z_T − z_0 and as long: the direction in which the path bends most or, if it does not
+bend, the steepest one at the end. So y_0 lies at (0, 0) and y_T at (1, 0).
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ from spen.viewer.iterates import note
 __all__ = ["Slice", "figure", "picture", "show", "slice_energy"]
 
 _CELLS = 2**19
-"""Numbers of y that are scored at once: a few dozen megabytes of activations per channel."""
+"""Entries of y that are scored in one batch: a few dozen megabytes of activations per channel."""
+
+_MARGIN = 0.5
+"""How far the plane reaches beyond the path, in lengths of z_T − z_0."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,10 @@ class Slice:
 
 
 def show(model: spen.SPEN, x: Any, *, size: int, what: str, progress: Callable[[float], None] | None = None) -> str:
-    """The figure of a slice as HTML, with a note below it; `what` says which model it is, on which input."""
+    """The figure of a slice as HTML, with a note below it; `what` names the model and the input."""
     sliced = slice_energy(model, x, size=size, progress=progress)
-    words = f"Energy on a plane through the descent of {what}"
     steps, first, last = len(sliced.path) - 1, *(_signed(sliced.path_energies[t]) for t in (0, -1))
-    return picture(figure(sliced), escape(words)) + note(
+    return picture(figure(sliced), escape(f"Energy on a plane through the descent of {what}")) + note(
         f"{what}: {steps} steps, energy {first} → {last}; the plane holds {100 * sliced.captured:.1f} % of the path."
     )
 
@@ -64,7 +66,6 @@ def slice_energy(
     x: Any,  # a batch of one
     *,
     size: int = 31,
-    margin: float = 0.5,
     progress: Callable[[float], None] | None = None,
 ) -> Slice:
     """Descend on x and score `size` × `size` points of the plane; `progress` is called with the share that is done."""
@@ -92,21 +93,29 @@ def slice_energy(
     path = torch.stack([(points - points[0]) @ along, (points - points[0]) @ across], 1) / length**2
     off = points - points[0] - path[:, :1] * along - path[:, 1:] * across
     captured = 1 - float(off.square().sum() / (points - points[0]).square().sum())
-    a, b = _grid(path[:, 0], size, margin), _grid(path[:, 1], size, margin)
-    # The line b = 0 is shown on its own, so it must be one of the rows.
-    b = b - b[b.abs().argmin()]
-    rows = _rows(points[0], along, across, a, b, energy, progress)
-    return Slice(a.numpy(), b.numpy(), rows, path.numpy(), energies, captured)
+    a, b = (
+        torch.linspace(float(p.min()) - _MARGIN, float(p.max()) + _MARGIN, size, dtype=torch.float64) for p in path.T
+    )
+    b = b - b[b.abs().argmin()]  # the line b = 0 is shown on its own, so it must be one of the rows
+    places = torch.cartesian_prod(b, a).split(max(1, _CELLS // len(along)))  # rows of b, columns of a
+    values = []
+    with torch.no_grad():
+        for done, part in enumerate(places, 1):
+            values.append(energy(points[0] + part[:, 1:] * along + part[:, :1] * across).double().cpu())
+            if progress is not None:
+                progress(done / len(places))
+    grid = torch.cat(values).view(size, size).numpy()
+    return Slice(a.numpy(), b.numpy(), grid, path.numpy(), energies, captured)
 
 
 def figure(sliced: Slice) -> Figure:
-    """Left the plane with the path, right the energies on the way and on the straight line."""
+    """Left the plane with the path, right the energies along the path and along the straight line."""
     drawn = Figure(figsize=(10.4, 4.6), dpi=160, layout="constrained")
     left, right = drawn.subplots(1, 2, width_ratios=(1.35, 1))
     lowest = min(float(sliced.energies.min()), float(sliced.path_energies.min()))
-    # Roots, not values: near the answer the landscape is flat and there the path is, far off it is steep.
+    # Square roots: the landscape is flat near the answer, where the path is, and steep elsewhere.
     height = np.sqrt(np.maximum(sliced.energies - lowest, 0))
-    # One far corner may be steep; it does not get half of the colours.
+    # One steep corner must not use half of the colours.
     levels = np.linspace(0, max(float(np.quantile(height, 0.97)), 1e-9), 22)
     shade = left.contourf(sliced.a, sliced.b, height, levels=levels, cmap="viridis", extend="max")
     left.contour(sliced.a, sliced.b, height, levels=levels, colors="white", linewidths=0.35, alpha=0.5)
@@ -138,7 +147,7 @@ def figure(sliced: Slice) -> Figure:
 
 
 def picture(drawn: Figure, words: str) -> str:
-    """The figure inside the page; `words` say what it shows to who does not see it."""
+    """The figure as an image element; `words` are its alternative text."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png")
     encoded = base64.b64encode(buffer.getvalue()).decode()
@@ -151,7 +160,7 @@ def _signed(value: float) -> str:
 
 def _flat(domain: Domain, y: Tensor) -> Tensor:  # (1, …) -> (N,) float64
     if isinstance(domain, Simplex):
-        # A probability of 1e-30 and one of 1e-40 are the same answer; their logarithms must not decide the plane.
+        # Probabilities of 1e-30 and 1e-40 are the same answer; their logarithms must not decide the plane.
         return y.double().clamp_min(1e-12).log().flatten()
     if isinstance(domain, Reals):
         return y.double().flatten()
@@ -180,29 +189,3 @@ def _across(points: Tensor, along: Tensor, energy: Callable[[Tensor], Tensor]) -
             direction = torch.randn(len(unit), generator=torch.Generator().manual_seed(0), dtype=unit.dtype).to(unit)
             direction = direction - (direction @ unit) * unit
     return direction / direction.norm() * along.norm()
-
-
-def _grid(path: Tensor, size: int, margin: float) -> Tensor:  # (T + 1,) -> (size,)
-    low, high = float(path.min()), float(path.max())
-    return torch.linspace(low - margin, high + margin, size, dtype=torch.float64)
-
-
-def _rows(
-    origin: Tensor,
-    along: Tensor,
-    across: Tensor,
-    a: Tensor,
-    b: Tensor,
-    energy: Callable[[Tensor], Tensor],
-    progress: Callable[[float], None] | None,
-) -> NDArray[np.float64]:  # (len(b), len(a))
-    places = torch.cartesian_prod(b, a)  # rows of b, columns of a
-    at_once = max(1, _CELLS // len(origin))
-    values = []
-    with torch.no_grad():
-        for first in range(0, len(places), at_once):
-            part = places[first : first + at_once]
-            values.append(energy(origin + part[:, 1:] * along + part[:, :1] * across).double().cpu())
-            if progress is not None:
-                progress(min(1.0, (first + at_once) / len(places)))
-    return torch.cat(values).view(len(b), len(a)).numpy()

@@ -1,4 +1,4 @@
-"""Images as PNG in the page: a colour map over a range, the bar that explains it, gaps in grey."""
+"""Images as PNG data URIs: a colour map over a range, its legend, gaps in grey."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from PIL import Image
 __all__ = ["LONGEST", "Scale", "legend", "paint", "shrunk"]
 
 LONGEST = 480
-"""Larger images are averaged down to this many pixels on their longer side: a page holds dozens of them."""
+"""Larger images are averaged down to this many pixels on their longer side: a page has dozens of them."""
 
-_GAP = 255  # the last entry of the palette: no reading, no truth
+_GAP = 255  # the last entry of the palette: no value
 _GAP_COLOUR = (128, 132, 140)
 
 
@@ -39,7 +39,7 @@ class Scale:
 
 
 def shrunk(values: NDArray[np.floating], longest: int = LONGEST) -> NDArray[np.floating]:  # (H, W) -> (h, w)
-    """Means over blocks, so that the longer side has at most `longest` pixels; gaps (NaN) do not count."""
+    """Means over blocks, so that the longer side has at most `longest` pixels; gaps (NaN) are ignored."""
     block = -(-max(values.shape) // longest)
     if block == 1:
         return values
@@ -54,7 +54,7 @@ def shrunk(values: NDArray[np.floating], longest: int = LONGEST) -> NDArray[np.f
 
 
 def paint(values: NDArray[np.floating], scale: Scale) -> str:  # (H, W), NaN where nothing is known
-    """The address (`data:image/png…`) of the image in the scale's colours, one byte a pixel."""
+    """The data URI (`data:image/png…`) of the image in the scale's colours, one byte per pixel."""
     small = shrunk(values)
     share = (small - scale.low) / max(scale.high - scale.low, 1e-12)
     known = np.isfinite(share)

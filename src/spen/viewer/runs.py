@@ -1,4 +1,4 @@
-"""The curves of a run folder: what metrics.jsonl holds so far, epoch by epoch, stage by stage."""
+"""The curves of a run folder: metrics.jsonl by epoch and stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 6  # lines in one chart
 
 
 def show(run: Run, *, now: float | None = None) -> str:
-    """A line on what the run is, a line on how far it is, and its curves."""
+    """The description of the run, its progress, and its curves."""
     description = run.description()
     entries = run.metrics()
     parts = [_heading(description), _progress(run, entries, time.time() if now is None else now)]
@@ -69,7 +69,7 @@ def _curves(entries: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _by_stage(entries: Sequence[dict[str, Any]], key: str) -> dict[str, list[float]]:
-    """One line a stage, each where its epochs lie in the whole."""
+    """One line for each stage, over its own epochs."""
     stages = dict.fromkeys(str(e.get("stage", "")) for e in entries if key in e)
     return {
         stage: [_value(e.get(key)) if str(e.get("stage", "")) == stage else _NAN for e in entries] for stage in stages
@@ -77,7 +77,7 @@ def _by_stage(entries: Sequence[dict[str, Any]], key: str) -> dict[str, list[flo
 
 
 def _by_name(entries: Sequence[dict[str, Any]], key: str) -> dict[str, list[float]]:
-    """One line for every rate (by its step) or term; of many rates the first, the last and some between."""
+    """One line for every rate (by its step) or term; of many rates the first, the last and some in between."""
     held = [e.get(key) or {} for e in entries]
     named = [{f"step {t}": r for t, r in enumerate(h, 1)} if isinstance(h, list) else dict(h) for h in held]
     names = list(dict.fromkeys(name for h in named for name in h))

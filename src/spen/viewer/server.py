@@ -24,8 +24,8 @@ __all__ = ["listen", "make_app", "open_socket", "serve", "staying_inside"]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-# The page may load from where it came from and from itself (data:, blob:), run its own scripts, and nothing else. What
-# a library of the page would like to fetch elsewhere, the browser refuses.
+# The page may load from this server and from itself (data:, blob:) only, so the browser refuses what a library of the
+# page would fetch elsewhere.
 POLICY = (
     "default-src 'self' data: blob:; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; connect-src 'self'; base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
@@ -78,7 +78,7 @@ def listen(app: FastAPI, listening: socket.socket) -> None:
     """Answer requests until Ctrl-C."""
     import uvicorn
 
-    # An open page holds a stream open; without a limit Ctrl-C would wait for its window to be closed.
+    # An open page keeps a stream open; without a limit Ctrl-C would wait until its window is closed.
     config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
     try:
         uvicorn.Server(config).run(sockets=[listening])
@@ -87,7 +87,7 @@ def listen(app: FastAPI, listening: socket.socket) -> None:
 
 
 def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1", own: OwnModel | None = None) -> FastAPI:
-    """The page with the headers that keep it to itself; `uploads` is what `staying_inside` gives."""
+    """The page with its security headers; `uploads` is the folder that `staying_inside` yields."""
     import gradio as gr
     from fastapi import FastAPI
     from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -96,12 +96,11 @@ def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1", own: 
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     if host in LOOPBACK[:2]:
-        # A page elsewhere may point its own name at 127.0.0.1; the name gives it away.
+        # Another site may resolve its own name to 127.0.0.1 (DNS rebinding); its Host header is refused.
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])
     app.add_middleware(_Headers)
     page = build(catalogue, uploads, own)
-    # Gradio checks that a path sent to it is that of an upload only once its own `launch` has run, which does not
-    # happen here.
+    # Gradio checks that a path is that of an upload only after its own `launch`, which is not called here.
     page.has_launched = True
     return gr.mount_gradio_app(
         app,
@@ -121,7 +120,7 @@ def make_app(catalogue: Catalogue, uploads: Path, host: str = "127.0.0.1", own: 
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """A socket that listens, or one sentence on why there is none."""
+    """A listening socket; ValueError if there can be none."""
     if not 0 <= port <= 65535:
         raise ValueError(f"a port is a number from 0 (any that is free) to 65535, not {port}")
     try:
@@ -137,7 +136,7 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 
 class _Headers:
-    """Adds headers to every answer and leaves streams alone."""
+    """Adds headers to every response without buffering streams."""
 
     def __init__(self, app: Any) -> None:
         self.app = app
@@ -159,7 +158,7 @@ def _address(host: str, port: int) -> str:
 
 @contextmanager
 def staying_inside(folder: Path) -> Iterator[Path]:
-    """Whatever libraries keep, they keep in the folder, and none of them reports home. Given: where uploads go."""
+    """Caches of libraries go into the folder, and telemetry is off; yields the folder of uploads."""
     settings = {
         "GRADIO_ANALYTICS_ENABLED": "False",
         "GRADIO_TEMP_DIR": str(folder / "uploads"),
