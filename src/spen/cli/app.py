@@ -35,7 +35,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     # `main` takes it out of the line, wherever it stands; it is here for the help.
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks; also after a command.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks instead of one-line errors.")] = False,
 ) -> None:
     """Structured prediction by energy minimisation."""
 

@@ -27,12 +27,12 @@ def bench(
         ),
     ],
     device: OnDevice = "auto",
-    batch: Annotated[int | None, typer.Option(min=1, help="Examples; the recipe's number if not given.")] = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Timings of each strategy; the best one counts.")] = 3,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch size; that of the recipe if not given.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Timings of each strategy, of which the fastest is printed.")] = 3,
     as_json: Json = False,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Time every gradient strategy for a model on this device, and say what `gradient=Auto()` would choose."""
+    """Time every gradient strategy for a model on this device, and print what `gradient=Auto()` would choose."""
     from spen import tasks
     from spen.models import find_model, shipped
 

@@ -14,7 +14,7 @@ from spen.cli.options import Json, task_examples, with_options
 from spen.cli.terminal import answer, counted, examples, working
 from spen.tasks.task import Dataset
 
-data = typer.Typer(no_args_is_help=True, help="Data: what there is, downloads with checksums, and making it.")
+data = typer.Typer(no_args_is_help=True, help="List, download and prepare data sets.")
 
 
 def _sets(action: str = "") -> dict[str, Dataset]:
@@ -25,7 +25,7 @@ def _sets(action: str = "") -> dict[str, Dataset]:
 
 @data.command("list", epilog=examples("spen data list", "spen data list --json"))
 def list_data(as_json: Json = False) -> None:
-    """The data sets, and whether they are here. SPEN_DATA names the folder to look in."""
+    """List the data sets and whether each is installed. SPEN_DATA names the data folder."""
     listed = [(task.name, d) for task in tasks.every().values() for d in task.datasets.values() if d.trains]
     if as_json:
         answer(
@@ -65,10 +65,10 @@ def fetch(
     name: Annotated[
         str, typer.Argument(help=f"{', '.join(_sets('fetch'))}.", autocompletion=lambda: list(_sets("fetch")))
     ],
-    folder: Annotated[Path | None, typer.Option(help="Where to; the cache folder if not given.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Folder to download to; the cache folder if not given.")] = None,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Download a data set, resumable and with checksums; print where it lies."""
+    """Download a data set with checksums and print its folder. An interrupted download resumes."""
     for path in _find(name, "fetch", options or {})(folder, **(options or {})):
         typer.echo(str(path))
 
@@ -79,14 +79,16 @@ def make(
     name: Annotated[
         str, typer.Argument(help=f"{', '.join(_sets('make'))}.", autocompletion=lambda: list(_sets("make")))
     ],
-    source: Annotated[Path | None, typer.Option(help="The downloaded folder; where fetch put it if not given.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="The downloaded folder; the one that fetch wrote if not given.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where the prepared form goes; where --data finds it if not given.")
+        Path | None, typer.Option(help="Folder to write to; the one that --data reads if not given.")
     ] = None,
     as_json: Json = False,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Make the prepared form of a downloaded data set; print what it holds."""
+    """Prepare a downloaded data set and print the sizes of its splits."""
     make_it = _find(name, "make", options or {})
     with working("preparing the data"):
         made = make_it(source, out, progress=counted, **(options or {}))

@@ -19,11 +19,11 @@ EXAMPLES = examples(
 @with_task_options("evaluate")
 def evaluate(
     model: Model,
-    split: Annotated[Split | None, typer.Option(help="Which part of the data; test if not given.")] = None,
+    split: Annotated[Split | None, typer.Option(help="The split to score; test if not given.")] = None,
     data: Annotated[
         str,
         typer.Option(
-            help="Another data set than that of training; with --build a file with the arrays x and y.",
+            help="Data set to score on; that of training if not given. With --build: a file with the arrays x and y.",
             autocompletion=complete_data,
         ),
     ] = "",

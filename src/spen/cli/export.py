@@ -19,15 +19,15 @@ def export(
     model: Model,
     file: Annotated[Path, typer.Argument(help="FILE.onnx, FILE.pt2, or a new folder.")],
     compiled: Annotated[
-        bool, typer.Option("--compile", help="FILE.pt2: compiled for this processor, by AOTInductor.")
+        bool, typer.Option("--compile", help="FILE.pt2: compile it for this processor with AOTInductor.")
     ] = False,
-    half: Annotated[bool, typer.Option("--half", help="A folder: matrices in half precision.")] = False,
+    half: Annotated[bool, typer.Option("--half", help="A folder: write matrices in half precision.")] = False,
     about: Annotated[str, typer.Option(help="A folder: a sentence on what the model is for.")] = "",
     build: Build = "",
     data: Annotated[str, typer.Option(help="With --build: a file with the array x, to trace the model on.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Write a model for other programs, the whole descent inside.
+    """Export a model with its whole descent, for programs without spen.
 
     FILE.onnx runs in onnxruntime without torch, FILE.pt2 in torch without spen; a folder is for SPEN.from_pretrained
     and for every command that takes a model.

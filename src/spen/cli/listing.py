@@ -13,7 +13,7 @@ EXAMPLES = examples("spen list", "spen list --json")
 
 
 def list_recipes(as_json: Json = False) -> None:
-    """Every recipe with its published figure, which `spen train` takes; and every model that can be used at once."""
+    """List the recipes of `spen train` with their published figures, and the trained models of the package."""
     from spen import tasks
     from spen.models import find_model, shipped
 

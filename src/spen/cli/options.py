@@ -30,9 +30,9 @@ Build = Annotated[
     typer.Option(metavar="MODULE:FUNCTION", help="For a run folder of your own model: your function that builds it."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-OnDevice = Annotated[Device, typer.Option(help="Where it runs; auto: on the GPU if there is one.")]
+OnDevice = Annotated[Device, typer.Option(help="Device to run on; auto takes the GPU if there is one.")]
 Seconds = Annotated[
-    float | None, typer.Option(min=1, help="Stop after so many; the same command resumes later, exit status 3.")
+    float | None, typer.Option(min=1, help="Stop after this many seconds with exit status 3; the same command resumes.")
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an option of the recipe.")

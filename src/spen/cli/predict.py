@@ -27,7 +27,7 @@ def predict(
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="A file for one input, a folder for several, - or nothing for stdout."),
+        typer.Option("--out", "-o", help="A file for one input, a folder for several; stdout if it is - or not given."),
     ] = None,
     device: OnDevice = "auto",
     build: Build = "",

@@ -34,18 +34,19 @@ def reproduce(
     data: Annotated[
         str,
         typer.Option(
-            help="A name from `spen data list`, or a folder; built in if not given.", autocompletion=complete_data
+            help="A data set of `spen data list`, or a folder; built-in data if not given.",
+            autocompletion=complete_data,
         ),
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Where runs and the report go; runs/TABLE or runs/TABLE-quick if not given.")
+        Path | None, typer.Option(help="Folder for runs and the report; runs/TABLE or runs/TABLE-quick if not given.")
     ] = None,
     rows: Annotated[
         str, typer.Option(help="Recipes, separated by commas; `ablation` for the ablations; all rows if not given.")
     ] = "",
-    seeds: Annotated[str, typer.Option(help="How many seeds, as 3, or which, as 0,2,5.")] = "3",
+    seeds: Annotated[str, typer.Option(help="The number of seeds (3), or a list of seeds (0,2,5).")] = "3",
     quick: Annotated[
-        bool, typer.Option("--quick", help="A small version on built-in data with one seed, a few minutes.")
+        bool, typer.Option("--quick", help="A small version on built-in data with one seed, in a few minutes.")
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Rows trained side by side.")] = 1,
     device: OnDevice = "auto",
@@ -55,7 +56,7 @@ def reproduce(
     ] = None,
     merge: Annotated[list[Path] | None, typer.Option(help="Add the finished runs of another folder.")] = None,
     dev_only: Annotated[
-        bool, typer.Option("--dev-only", help="Score development data and leave the test data alone.")
+        bool, typer.Option("--dev-only", help="Score the development split and not the test split.")
     ] = False,
     as_json: Json = False,
     options: dict[str, Any] | None = None,

@@ -33,20 +33,21 @@ def train(
     data: Annotated[
         str,
         typer.Option(
-            help="A name from `spen data list`, or a path; the task's own if not given.", autocompletion=complete_data
+            help="A data set of `spen data list`, or a path; that of the recipe if not given.",
+            autocompletion=complete_data,
         ),
     ] = "",
-    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/DATA/RECIPE/seed-N if not given.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of weights, batches and random draws; not of the data.")] = 0,
-    devices: Annotated[int, typer.Option(min=1, help="How many on each machine; more than one train with DDP.")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="How many machines; run the command on each, by Slurm say.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Run folder; runs/DATA/RECIPE/seed-N if not given.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights, the order of batches and random draws.")] = 0,
+    devices: Annotated[int, typer.Option(min=1, help="Devices on each machine; more than one trains with DDP.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines; start the command on each, for instance with srun.")] = 1,
     device: OnDevice = "auto",
     seconds: Seconds = None,
     settings: Settings = None,
     as_json: Json = False,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Train a recipe into a run folder. Interrupted, the same command goes on where it stopped."""
+    """Train a recipe into a run folder. After an interruption the same command resumes."""
     from spen.tasks.task import TrainOrder
 
     task, name = find_recipe(recipe, data)

@@ -21,11 +21,13 @@ def view(
     runs: Annotated[
         list[Path] | None, typer.Argument(metavar="[RUN]...", help="Runs, or folders with runs below them.")
     ] = None,
-    host: Annotated[str, typer.Option(help="Who may connect: this machine alone, or 0.0.0.0 for all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Where it listens; 0 for any that is free.")] = 7860,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines connect.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 7860,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     build: Build = "",
-    data: Annotated[str, typer.Option(help="With --build: a file with the array x, and targets y if you like.")] = "",
+    data: Annotated[
+        str, typer.Option(help="With --build: a file with the array x and, optionally, the targets y.")
+    ] = "",
 ) -> None:
     """Open a web page that shows how a descent finds its answer: images, sentences, landscapes, curves of runs."""
     from spen.viewer.server import serve

@@ -29,9 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["SimpleOpened", "SimpleTask", "answer_files", "check_targets"]
 
 _SEARCH = (
-    Option("steps", int, "Steps of each descent; more than were trained repeat the last one.", least=1),
-    Option("restarts", int, "Descents of each example, from perturbed starts; the lowest energy wins.", least=1),
-    Option("start_noise", float, "How far from the start of the model restarts begin, 1 if not given."),
+    Option("steps", int, "Steps of each descent; beyond the trained number the last one is repeated.", least=1),
+    Option(
+        "restarts",
+        int,
+        "Descents of each example; those after the first start perturbed. The lowest energy is kept.",
+        least=1,
+    ),
+    Option("start_noise", float, "Standard deviation of the noise on the start of restarts; 1 if not given."),
 )
 """The options of ``spen.search`` that commands take."""
 

@@ -23,7 +23,7 @@ _SEVEN = Dataset(
     fetch="spen.tasks.denoising.sevenscenes.download:fetch_scene",
     make="spen.tasks.denoising.sevenscenes.prepare:make",
     fetch_options=(Option("scene", str, "chess, fire, heads, office, pumpkin, redkitchen (if not given) or stairs."),),
-    make_options=(Option("device", str, "Where frames are fused: cpu (if not given) or cuda."),),
+    make_options=(Option("device", str, "Device that fuses the frames: cpu (if not given) or cuda."),),
     trains=False,
 )
 
@@ -37,7 +37,7 @@ _HOLES = Option("holes", Holes, "Whether zeros are missing pixels: zero, none, o
 _NOISE = Option(
     "noise", parse_noise, "Noise to add to clean images: gaussian:25, gaussian:0-55, poisson:30, depth-sensor:0.5-15."
 )
-_SPLIT_SEED = Option("split_seed", int, "Which images of a folder are for training, if the folder does not say; 0.")
+_SPLIT_SEED = Option("split_seed", int, "Seed of the random split of a folder that has no splits; 0 if not given.")
 _NOISE_LEVEL = (
     Option("sigma", float, "Noise level out of 255, for a model that reads it; estimated if not given."),
     Option("strength", float, "Noise level as a multiple of a Kinect's, for a model that reads it; else estimated."),
@@ -65,7 +65,7 @@ class Denoising(Task):
             _PEAK,
             _HOLES,
             *_NOISE_LEVEL,
-            Option("batch", int, "How many images of one size are denoised at once; 1.", least=1),
+            Option("batch", int, "Batch size for images of one size; 1 if not given.", least=1),
         ),
         "bench": (
             Option("image_size", image_size, "Height and width, as 96x128; the recipe's if not given.", "--size"),

@@ -14,17 +14,19 @@ from spen.cli.terminal import answer, resumable, working
 
 def compare(
     data: Annotated[str, typer.Argument(help="A name from `spen data list`, or the path of a table.")] = "bibtex",
-    targets: Annotated[str, typer.Option(help="Columns that are labels, where the file does not say it.")] = "",
+    targets: Annotated[
+        str, typer.Option(help="Label columns, separated by commas, for a file that does not name them.")
+    ] = "",
     ways: Annotated[str, typer.Option(help="Objectives to compare, separated by commas; all if not given.")] = "",
-    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, from 0.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, …")] = 1,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Budget of each run, in seconds of training.")] = None,
     updates: Annotated[int | None, typer.Option(min=1, help="Budget of each run, in parameter updates.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Where runs, results, table and plot go; runs/compare-DATA if not given.")
+        Path | None, typer.Option(help="Folder for runs, results, table and plot; runs/compare-DATA if not given.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Learn one energy in every way, with equal budgets: a table (quality, seconds, memory, steps) and a plot."""
+    """Train one energy with every objective under equal budgets; print quality, seconds, memory and steps, and plot."""
     from spen.tasks.multilabel.recipes import RECIPES, parse_targets
 
     name = Path(data).stem if Path(data).suffix else data

@@ -47,7 +47,7 @@ class LabelSetsTask(Task):
         ),
     )
     options = {
-        "train": (Option("targets", str, "Columns that are labels, with commas between them; or MULAN's XML file."),),
+        "train": (Option("targets", str, "Label columns, separated by commas, or the XML file of MULAN."),),
     }
     examples = {
         "train": ("spen train labels --data songs.csv --targets happy,calm", "spen train bibtex-end-to-end --json"),

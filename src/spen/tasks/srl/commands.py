@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 def score(
     gold: Annotated[Path, typer.Argument(help="A props file, gzipped or not.")],
     predicted: Annotated[
-        list[Path], typer.Argument(help="The same sentences as predicted; several, a seed each, with --compare.")
+        list[Path], typer.Argument(help="Predictions for the same sentences; with --compare one file for each seed.")
     ],
     compare: Annotated[
-        list[Path] | None, typer.Option(help="Another system's predictions, as many files and in the same order.")
+        list[Path] | None,
+        typer.Option(help="Predictions of another system, one file for each seed, in the same order."),
     ] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of --compare.")] = 10_000,
     as_json: Json = False,

@@ -56,10 +56,12 @@ class RoleLabelling(Task):
     table = "table2"
     tab = "spen.tasks.srl.tab:RolesTab"
     options = {
-        "predict": (Option("style", Literal["props", "json", "pretty"], "How roles are written (props).", "--format"),),
+        "predict": (
+            Option("style", Literal["props", "json", "pretty"], "Output format; props if not given.", "--format"),
+        ),
         "reproduce": (
-            Option("genre", str, "Train without this genre, and test on it."),
-            Option("sentences", int, "Train on the first so many.", least=1),
+            Option("genre", str, "Leave this genre out of training and test on it."),
+            Option("sentences", int, "Train on the first N sentences.", least=1),
         ),
     }
     commands = (
