@@ -16,6 +16,7 @@ import torch
 
 import spen as library
 from spen.storage import load_weights, save_weights
+from spen.tasks import bench
 from spen.tasks.own import OwnModel
 from spen.training import fit, joint
 from tests.cli.world import MINE, spen
@@ -95,6 +96,15 @@ def test_it_is_exported_and_the_exported_folder_serves_again() -> None:
     assert json.loads(Path("saved/config.json").read_text())["about"] == "mine"
     assert spen("predict", "saved", "x.npy", "-o", "b.npy", *BUILD).status == 0
     np.testing.assert_allclose(np.load("b.npy"), y, atol=1e-5)
+
+
+@pytest.mark.usefixtures("place")
+def test_its_strategies_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "_strategies", lambda: [library.gradients.Exact()])
+    answer = spen("bench", "run", *BUILD, "--data", "examples.npz", "--batch", "3", "--repeats", "1", "--json")
+    assert answer.status == 0, answer.err
+    whole = json.loads(answer.out)
+    assert (whole["task"], whole["batch"], whole["steps"], whole["fastest"]) == (None, 3, 3, "Exact()")
 
 
 def test_several_arrays_are_a_dict_of_tensors(place: Path) -> None:
@@ -178,7 +188,9 @@ SCORED = f"evaluate run {' '.join(BUILD)}"
             "--split is for data of a task; a model of your own is scored",
         ),
         ("evaluate dp-3 --metric mine:accuracy", "--metric is for a model of your own, opened with --build"),
-        ("export run y.onnx --build mine:make_model", "the model is traced on an example: give --data FILE with an ar"),
+        ("export run y.onnx --build mine:make_model", "this needs examples of the input: give --data FILE with an arr"),
+        ("bench run --build mine:make_model", "this needs examples of the input: give --data FILE with an array x of"),
+        ("bench dp-3 --data x.npy", "--data is for a model of your own, opened with --build"),
         ("export dp-3 y.onnx --data x.npy", "--data is for a model of your own, opened with --build"),
         ("view run --build mine:make_model", "--build needs one run folder, and --data FILE with an array x"),
         ("view --data x.npy", "--data is for a model of your own, opened with --build"),

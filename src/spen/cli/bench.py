@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from spen.cli.catalogue import complete_model, find_recipe
-from spen.cli.options import Json, OnDevice, check_options, task_examples, with_task_options
+from spen.cli.options import Build, Json, OnDevice, check_options, open_for, task_examples, with_task_options
 from spen.cli.terminal import answer, examples, working
 
 if TYPE_CHECKING:
@@ -29,35 +29,38 @@ def bench(
     device: OnDevice = "auto",
     batch: Annotated[int | None, typer.Option(min=1, help="Batch size; that of the recipe if not given.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timings of each strategy, of which the fastest is printed.")] = 3,
+    build: Build = "",
+    data: Annotated[str, typer.Option(help="With --build: a file with the array x.")] = "",
     as_json: Json = False,
     options: dict[str, Any] | None = None,
 ) -> None:
     """Time every gradient strategy for a model on this device, and print what `gradient=Auto()` would choose."""
-    from spen import tasks
-    from spen.models import find_model, shipped
+    from spen.models import shipped
 
-    saved = find_model(model) if Path(model).is_dir() or model in shipped() else None
-    if saved is not None:
-        task, name = tasks.find(saved.task), model
+    if data and not build:
+        raise ValueError("--data is for a model of your own, opened with --build; a task has its own examples")
+    if build or Path(model).is_dir() or model in shipped():
+        saved, opened = open_for("bench", model, options, device=device, build=build, data=data)
+        owner: str | None = saved.task or None
     else:
         try:
             task, name = find_recipe(model)
         except ValueError as error:
             known = ", ".join(shipped())
             raise ValueError(f"{model!r} is no run folder and no model of the package ({known}), and {error}") from None
-    check_options("bench", task, options or {})
-    with working("timing every strategy"):
+        check_options("bench", task, options or {})
         import torch
 
+        torch.manual_seed(0)
+        owner, opened = task.name, task.fresh(name)
+    with working("timing every strategy"):
         from spen.tasks.bench import time_strategies
         from spen.tasks.options import resolve_device
 
         place = resolve_device(device)
-        torch.manual_seed(0)
-        opened = task.fresh(name) if saved is None else task.open(saved)
         report = time_strategies(opened, batch=batch, device=place, repeats=repeats, **(options or {}))
     if as_json:
-        answer({"model": model, "task": task.name, **asdict(report)})
+        answer({"model": model, "task": owner, **asdict(report)})
     else:
         typer.echo("\n".join(lines(model, report)))
 

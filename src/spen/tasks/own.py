@@ -106,14 +106,13 @@ class OwnModel(Opened):
         return Scores({"data": data, "examples": len(y), name: value}, lines)
 
     def exportable(self) -> Exportable:
-        x = self.read(self.data)[0] if self.data else None
+        shapes = dict.fromkeys(named_inputs(self.batch()), (BATCH,)) if self.data else {}  # a folder needs no example
+        return Exportable(self.model, lambda seed: self.batch((2, 3, 1)[seed % 3]), shapes)
 
-        def example(seed: int) -> Any:
-            if x is None:
-                raise ValueError("the model is traced on an example: give --data FILE with an array x of three rows")
-            return tree_map(lambda t: t[: (2, 3, 1)[seed % 3]], x)
-
-        return Exportable(self.model, example, {} if x is None else dict.fromkeys(named_inputs(x), (BATCH,)))
+    def batch(self, size: int | None = None, **options: Any) -> Any:
+        if not self.data:
+            raise ValueError("this needs examples of the input: give --data FILE with an array x of three rows or more")
+        return tree_map(lambda t: t[: size or 32], self.read(self.data)[0])
 
 
 def import_function(place: str) -> Callable[..., Any]:
