@@ -33,21 +33,15 @@ class Hub(ModuleType):
     def __init__(self, root: Path) -> None:
         super().__init__("huggingface_hub")
         self.root, self.calls, self.fails = root, [], None
-        self.moving = 0  # how often the next downloads are of a new commit each
 
     def note(self, call: str, *arguments: Any, **options: Any) -> None:
         self.calls.append((call, arguments, options))
 
-    def hf_hub_download(self, name: str, file: str, **options: Any) -> str:
-        self.note("download", name, file, **options)
+    def snapshot_download(self, name: str, **options: Any) -> str:
+        self.note("download", name, **options)
         if self.fails is not None:
             raise self.fails
-        if self.moving:
-            self.moving -= 1
-            other = self.root / f"commit-{self.moving}"
-            shutil.copytree(self.root / name, other)
-            return str(other / file)
-        return str(self.root / name / file)
+        return str(self.root / name)
 
     def HfApi(self, **options: Any) -> SimpleNamespace:  # noqa: N802, the name that the library has
         self.note("api", **options)
@@ -98,8 +92,8 @@ def test_a_model_goes_up_and_comes_back(hub: Hub) -> None:
     ]
     hub.calls.clear()
     loaded = spen.SPEN.from_pretrained("ann/squares", revision="v1")
-    files = ("config.json", "model.safetensors")
-    assert hub.calls == [("download", ("ann/squares", file), {"revision": "v1", **WHO}) for file in files]
+    files = ["config.json", "model.safetensors"]
+    assert hub.calls == [("download", ("ann/squares",), {"revision": "v1", "allow_patterns": files, **WHO})]
     x = torch.randn(2, 3)
     assert torch.equal(loaded(x).output, model(x).output)
     assert loaded.origin == model.origin
@@ -175,19 +169,6 @@ def test_what_the_hub_says_is_passed_on_in_a_sentence(hub: Hub, fails: Exception
     )
 
 
-def test_both_files_are_of_one_commit(hub: Hub) -> None:
-    builders.build("squares", size=3).push_to_hub("ann/squares")
-    hub.moving = 2
-    spen.SPEN.from_pretrained("ann/squares")
-    assert [call for call, *_ in hub.calls].count("download") == 4
-    for folder in hub.root.glob("commit-*"):
-        shutil.rmtree(folder)
-    hub.moving = 4
-    with pytest.raises(ValueError) as error:
-        spen.SPEN.from_pretrained("ann/squares")
-    assert str(error.value) == "'ann/squares' changed on the Hugging Face hub while it was fetched; try again"
-
-
 def test_a_model_that_cannot_be_saved_makes_no_repository(hub: Hub) -> None:
     model = squares(3)
     model.origin = builders.Origin("squares", {"size": torch.tensor(3)})
@@ -215,7 +196,7 @@ def test_the_library_takes_these_calls() -> None:
 
     library = pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")
     used = {
-        library.hf_hub_download: ("repo_id", "filename", "revision", "library_name", "library_version"),
+        library.snapshot_download: ("repo_id", "revision", "allow_patterns", "library_name", "library_version"),
         library.HfApi: ("library_name", "library_version"),
         library.HfApi.create_repo: ("repo_id", "private", "exist_ok"),
         library.HfApi.create_branch: ("repo_id", "branch", "exist_ok"),

@@ -20,33 +20,25 @@ CARD = "README.md"
 
 
 def is_repository(name: Path | str) -> bool:
-    """Whether a text looks like user/name. A ``Path`` never does: it is a folder, there or not."""
+    """Whether a string has the form user/name. A ``Path`` always means a folder."""
     return isinstance(name, str) and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII) is not None
 
 
 def download(name: str, revision: str | None = None) -> Path:
     """The folder in the hub's cache that holds config.json and model.safetensors; no other file is fetched."""
     hub = _library(f"there is no folder {name!r}, and to look for it on the Hugging Face hub")
-    for _ in range(2):  # somebody may upload between the two files; they must be of one commit
-        try:
-            folders = [
-                Path(
-                    hub.hf_hub_download(name, file, revision=revision, library_name="spen", library_version=__version__)
-                ).parent
-                for file in (CONFIG, WEIGHTS)
-            ]
-        except (OSError, ValueError) as error:
-            first = next(iter(str(error).splitlines()), type(error).__name__)
-            raise ValueError(
-                f"there is no folder {name!r}, and it cannot be fetched from the Hugging Face hub: {first}"
-            ) from error
-        if folders[0] == folders[1]:
-            return folders[0]
-    raise ValueError(f"{name!r} changed on the Hugging Face hub while it was fetched; try again")
+    who = {"library_name": "spen", "library_version": __version__}
+    try:  # a snapshot is of one commit, also if somebody uploads meanwhile
+        return Path(hub.snapshot_download(name, revision=revision, allow_patterns=[CONFIG, WEIGHTS], **who))
+    except (OSError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ValueError(
+            f"there is no folder {name!r}, and it cannot be fetched from the Hugging Face hub: {first}"
+        ) from error
 
 
 def push(model: SPEN, name: str, *, private: bool | None = None, revision: str | None = None) -> str:
-    """Upload the model; the address of the commit. A model card that the repository has already is kept."""
+    """Upload the model and return the URL of the commit. An existing model card is not overwritten."""
     if not is_repository(name):
         raise ValueError(f'a model of the Hugging Face hub is called "user/name", not {name!r}')
     api = _library("to upload a model to the Hugging Face hub").HfApi(library_name="spen", library_version=__version__)

@@ -1,4 +1,4 @@
-"""Where y lives."""
+"""Domains: the sets that y is constrained to."""
 
 from spen.domains.box import Box
 from spen.domains.reals import Reals

@@ -21,7 +21,7 @@ class Box(Domain):
     ``projected``       y ← Clip[y − d]. Init returns y_0, clipped. The gradient is exactly 0 where it clips.
 
     y(l) = low + (high − low)·sigmoid(l). The bounds are numbers, or tensors that broadcast to one example of y; tensors
-    are kept as buffers that are not part of the state dict.
+    become buffers that are not part of the state dict.
     """
 
     low: float | Tensor
@@ -60,8 +60,8 @@ class Box(Domain):
         moved = z - direction
         return self._clipped(moved) if self.update == "projected" else moved
 
-    # What lies on a face cannot move off it. In logits, √((y − low)(high − y)) rescales the Hessian of a binary
-    # entropy, 1/(y(1 − y)) over [0, 1], to one, which is what conjugate gradients like.
+    # A coordinate on a face cannot move off it. In logits, √((y − low)(high − y)) rescales the Hessian of a binary
+    # entropy, 1/(y(1 − y)) over [0, 1], to one, which speeds up conjugate gradients.
     def lift(self, y: Tensor, tangent: Tensor) -> Tensor:
         return tangent * self._room(y)
 

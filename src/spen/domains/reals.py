@@ -8,7 +8,7 @@ from spen.protocols import Domain
 
 
 class Reals(Domain):
-    """y_{t+1} = y_t − d: nothing to stay inside of."""
+    """y_{t+1} = y_t − d, without constraints."""
 
     def enter(self, start: Tensor) -> Tensor:
         return start

@@ -58,7 +58,7 @@ class Simplex(Domain):
         return project_simplex(moved, self.dim) if self.update == "projected" else moved
 
     # With s = √y, the tangents are √y·(e − s⟨s, e⟩): they sum to zero, vanish where y does, and rescale the
-    # Hessian of an entropy, diag(1/y), to the identity, which is what conjugate gradients like.
+    # Hessian of an entropy, diag(1/y), to the identity, which speeds up conjugate gradients.
     def lift(self, y: Tensor, tangent: Tensor) -> Tensor:
         s = y.clamp_min(0).sqrt()
         return s * (tangent - s * (s * tangent).sum(self.dim, keepdim=True))

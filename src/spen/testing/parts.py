@@ -15,9 +15,9 @@ from spen.testing.report import require
 def check_domain(domain: Domain, shape: tuple[int, ...] = (3, 4, 5)) -> None:
     """Raise ContractError unless ``domain`` keeps its contract for starts of this shape (batch first).
 
-    Standing still changes nothing, outputs are finite for coordinates of ±1e4, examples do not mix, ``lower`` is the
-    transpose of ``lift``. ``domain.contains`` holds for what ``enter`` and steps of any length lead to, and after a
-    small move along a lifted direction.
+    A step of zero changes nothing, outputs are finite for coordinates of ±1e4, examples are independent, ``lower`` is
+    the transpose of ``lift``. ``domain.contains`` holds after ``enter``, after steps of any length, and after a small
+    move along a lifted direction.
     """
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -42,7 +42,7 @@ def check_domain(domain: Domain, shape: tuple[int, ...] = (3, 4, 5)) -> None:
 def check_rule(rule: StepRule, shape: tuple[int, ...] = (3, 5)) -> None:
     """Raise ContractError unless ``rule`` keeps its contract.
 
-    Gradients can be recalled from consecutive states, examples do not mix, the caller's tensors stay as they are,
+    Gradients can be recalled from consecutive states, examples are independent, the caller's tensors are not modified,
     and gradients flow back through every step to the first. A gradient of zero, for one example or all of them, gives
     finite steps and derivatives.
     """

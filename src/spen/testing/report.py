@@ -1,4 +1,4 @@
-"""The one way a contract fails."""
+"""The error of a broken contract."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def dividing_stop(domain: Domain, rule: StepRule) -> RelativeChange:
 
 
 def gradients_of(model: SPEN, x: Tensor, target: Tensor, objective: EndToEnd) -> dict[str, Tensor]:
-    """d objective / d parameter, by name, and for the input ``x``; zeros where nothing arrives."""
+    """d objective / d parameter, by name, and for the input ``x``; zeros without a gradient."""
     leaf = x.clone().requires_grad_()
     named = {**dict(model.named_parameters()), "x": leaf}
     bars = torch.autograd.grad(objective(model, leaf, target), list(named.values()), allow_unused=True)
