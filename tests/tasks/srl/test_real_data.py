@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from spen.tasks.locations import find_data
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.constituents import dependencies, parse_bits, parse_brackets
 from spen.tasks.srl.formats.conll2005 import props_text, read_props
-from spen.tasks.srl.formats.ewt import SPLITS, make_ewt, read_tsv, tsv_text
+from spen.tasks.srl.formats.ewt import SPLITS, benchmark, make_ewt, read_tsv, tsv_text
 from spen.tasks.srl.formats.folder import read_splits
 from spen.tasks.srl.obtain import JOINED, check_ewt, find_archives
 from spen.tasks.srl.score import score_files, score_table
@@ -29,10 +30,19 @@ def need(*parts: str) -> Path:
         pytest.skip(str(error))
 
 
+@cache
+def join(folder: Path) -> tuple[dict[str, list[Sentence]], list[str]] | None:
+    """The corpus made from the raw archives, where they are at hand."""
+    archives = find_archives(folder / "raw")
+    return make_ewt(*archives.values()) if len(archives) == 2 else None
+
+
 @pytest.fixture(scope="module")
 def ewt() -> dict[str, list[Sentence]]:
     folder = need("srl", "ewt")
-    return {split: list(sentences) for split, sentences in read_splits(folder).items()}
+    joined = join(folder)  # read already, and the same: a test compares checksums
+    splits = read_splits(folder) if joined is None else joined[0]
+    return {split: [s if joined is None else benchmark(s) for s in sentences] for split, sentences in splits.items()}
 
 
 def test_the_official_table_to_the_byte() -> None:
@@ -46,10 +56,10 @@ def test_the_official_table_to_the_byte() -> None:
 
 def test_the_join_is_the_prepared_corpus_to_the_byte() -> None:
     folder = need("srl", "ewt")
-    archives = find_archives(folder / "raw")
-    if len(archives) < 2:
+    joined = join(folder)
+    if joined is None:
         pytest.skip("the raw archives are not there")
-    splits, dropped = make_ewt(*archives.values())
+    splits, dropped = joined
     assert sum(map(len, splits.values())) == 16_552
     assert len(dropped) == 70
     check_ewt(splits, folder)

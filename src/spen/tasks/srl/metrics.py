@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from spen.tasks.srl.arcs import ArcTarget
-from spen.tasks.srl.decoding import Decoder, decode_roles, violations
+from spen.tasks.srl.decoding import decode_roles, violations
 from spen.tasks.srl.energy import pick
 
 __all__ = ["ConstrainedLoss", "RoleF1", "arc_cost", "arc_log_loss"]
@@ -50,7 +50,7 @@ class ConstrainedLoss:
 
 
 class RoleF1(Metric):
-    """100 · 2PR / (P + R) over arguments after decoding; gold arguments without a candidate count as missed.
+    """100 · 2PR / (P + R) over arguments after AD³; gold arguments without a candidate count as missed.
 
     Pieces are counted one by one. The official metric joins a continuation C-X to its X first, which differs by a few
     hundredths; `spen.tasks.srl.evaluate` computes that one. A hundred iterations of AD³ are enough to rank epochs.
@@ -63,17 +63,15 @@ class RoleF1(Metric):
     gold: Tensor
     clashes: Tensor
 
-    def __init__(
-        self, core: tuple[int, ...], *, decoder: Decoder = "ad3", max_iterations: int = 100, missed: int = 0
-    ) -> None:
+    def __init__(self, core: tuple[int, ...], *, missed: int = 0) -> None:
         super().__init__()
-        self.core, self.decoder, self.max_iterations, self.missed = core, decoder, max_iterations, missed
+        self.core, self.missed = core, missed
         for name in ("correct", "predicted", "gold", "clashes"):
             self.add_state(name, torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
 
     def update(self, y: Tensor, target: ArcTarget) -> None:
         device, y, target = self.correct.device, y.cpu(), target.cpu()
-        found = decode_roles(y, target, self.core, self.decoder, max_iterations=self.max_iterations)
+        found = decode_roles(y, target, self.core, "ad3", max_iterations=100)
         self.correct += ((found == target.gold) & (found > 0)).sum().to(device)
         self.predicted += (found > 0).sum().to(device)
         self.gold += ((target.gold > 0).sum() + target.uncovered.sum()).to(device)
