@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,19 @@ from tests.training import ddp, elastic, toy
 LIMIT = 400  # seconds, for a busy machine; a run that hangs would take longer
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders of ``elastic``, after one of its processes was killed at a random update of six."""
-    out = tmp_path_factory.mktemp("elastic")
-    elastic.whole(out / "begun by one", seconds=0.0)
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """torchrun's agent leaves its signal handlers behind."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_two_processes_of_torchrun(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One is killed at a random update of six. One test checks everything that they train, because they are slow."""
+    elastic.whole(tmp_path / "begun by one", seconds=0.0)
     toy.forkserver()
     config = LaunchConfig(
         min_nodes=1,
@@ -39,80 +48,51 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         max_restarts=1,
         monitor_interval=0.1,
         start_method="forkserver",
-        run_id=out.name,
+        run_id=tmp_path.name,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
     )
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     at = random.randrange(6)
-    try:
-        elastic_launch(config, elastic.main)(out, at)  # what torchrun calls
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    assert (out / "attempt 1").exists(), at
-    return out
+    elastic_launch(config, elastic.main)(tmp_path, at)  # what torchrun calls
+    assert (tmp_path / "attempt 1").exists(), at
+
+    def run(name: str) -> Run:
+        return Run(tmp_path / name)
+
+    undisturbed, killed = run("undisturbed").load(), run("killed").load()
+    assert all(torch.equal(killed[name], value) for name, value in undisturbed.items()), "a kill changes no bit"
+    scores = [[e["dev"] for e in run(name).metrics()] for name in ("undisturbed", "killed")]
+    assert scores[0] == scores[1]
+    assert len(scores[0]) == 3
+    assert run("uneven").complete, "uneven batches and an empty share do not hang"
+    for task in ("labels", "roles"):
+        assert run(task).complete
+        assert all(0 <= e["dev"] <= 100 for e in run(task).metrics())
+    assert run("begun by one").complete, "a run begun by one process goes on with two"
+    assert not run("begun by two").complete
+    assert elastic.whole(tmp_path / "begun by two").complete, "and the other way round"
+    assert "the run began with 2 processes and goes on with 1" in capsys.readouterr().err
+    for name in ("begun by one", "begun by two"):
+        assert [e["epoch"] for e in run(name).metrics()] == [0, 1, 2]
 
 
-@pytest.fixture(scope="module")
-def one_and_two(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The folders of ``ddp`` with devices=1 and devices=2."""
-    one, two = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("two")
+def test_two_devices(tmp_path: Path) -> None:
+    """Two processes with half the batch each step with the gradients of the whole, and score every example once."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    two.mkdir()
     ddp.run(one, 1)
     process = toy.start(ddp.run_two, two, stderr=two / "stderr")
     process.join(LIMIT)
     err = (two / "stderr").read_text()
     assert process.exitcode == 0, err[-3000:]
     assert "was called before the ``update`` method" not in err
-    return one, two
-
-
-def test_two_processes_give_the_gradients_of_one(one_and_two: tuple[Path, Path]) -> None:
-    """Through the same Trainer: two processes with half the batch each step with the gradients of the whole batch."""
-    one, two = (load_weights(folder / "gradients.safetensors") for folder in one_and_two)
-    assert len(one) == len(two) > 20
-    for name, value in one.items():
-        assert torch.allclose(two[name], value, atol=1e-6, rtol=1e-5), name
-
-
-def test_several_processes_score_every_example_once(one_and_two: tuple[Path, Path]) -> None:
+    expected, found = (load_weights(folder / "gradients.safetensors") for folder in (one, two))
+    assert len(expected) == len(found) > 20
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, atol=1e-6, rtol=1e-5), name
     names = ["2-Kept", "2-MSE", "5-Kept", "5-MSE"]
-    one, two = ([Run.open(folder / name).metrics()[0]["dev"] for name in names] for folder in one_and_two)
-    assert two == pytest.approx(one, rel=1e-4)
-
-
-def test_a_killed_worker_changes_no_bit(runs: Path) -> None:
-    expected, found = (load_weights(Run(runs / name).weights_path) for name in ("undisturbed", "killed"))
-    assert expected
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-    scores = [[e["dev"] for e in Run(runs / name).metrics()] for name in ("undisturbed", "killed")]
-    assert scores[0] == scores[1]
-    assert len(scores[0]) == 3
-
-
-def test_uneven_batches_and_an_empty_share_do_not_hang(runs: Path) -> None:
-    assert Run(runs / "uneven").complete
-
-
-@pytest.mark.parametrize("task", ["labels", "roles"])
-def test_label_sets_and_roles_train_with_two_processes(runs: Path, task: str) -> None:
-    run = Run(runs / task)
-    assert run.complete
-    assert all(0 <= e["dev"] <= 100 for e in run.metrics())
-
-
-def test_a_run_begun_by_one_process_goes_on_with_two(runs: Path) -> None:
-    run = Run(runs / "begun by one")
-    assert run.complete
-    assert [e["epoch"] for e in run.metrics()] == [0, 1, 2]
-
-
-def test_a_run_begun_by_two_processes_goes_on_with_one(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = Run(runs / "begun by two")
-    assert not run.complete
-    assert elastic.whole(run.folder).complete
-    assert "the run began with 2 processes and goes on with 1" in capsys.readouterr().err
-    assert [e["epoch"] for e in run.metrics()] == [0, 1, 2]
+    scores = [[Run.open(folder / name).metrics()[0]["dev"] for name in names] for folder in (one, two)]
+    assert scores[1] == pytest.approx(scores[0], rel=1e-4)
 
 
 def test_torchrun_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
