@@ -107,6 +107,12 @@ class Descend:
         """Where the gradient is taken: at z through the output map, or at y itself."""
         return z if self.domain.through else y
 
+    @torch.no_grad()
+    def first_point(self, start: Tensor) -> Tensor:
+        """Where the first gradient is taken, cut off from the graph of ``start``."""
+        z = self.domain.enter(start.detach())
+        return self.point(z, self.domain.output(z))
+
     def step(
         self,
         t: int,

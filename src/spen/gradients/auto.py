@@ -44,7 +44,6 @@ SHARE = 0.02
 LONG = 2.0
 """Work that is not training is announced if it takes more seconds than this."""
 
-
 BUDGET = 0.25
 """The share of the memory of a device that a backward pass may take."""
 

@@ -147,9 +147,7 @@ def held_bytes(descend: Descend, potential: Potential, start: Tensor) -> tuple[i
         storages[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.no_grad():
-        z = descend.domain.enter(start.detach())
-        point = descend.point(z, descend.domain.output(z))
+    point = descend.first_point(start)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         cut.differentiable_gradient(point, lambda _, energies, __: operations.update(Graph.of(energies).operations))
     return sum(size for address, size in storages.items() if address not in own), operations

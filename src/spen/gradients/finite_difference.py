@@ -10,8 +10,8 @@ from torch import Tensor
 
 from spen.descent.potential import Potential, ScoreFunction
 from spen.energies.compose import evaluate
-from spen.gradients.replay import Replayed
-from spen.gradients.second_order import Products, added, exact_product, pull_back
+from spen.gradients.replay import Replayed, added, vjp
+from spen.gradients.second_order import Products, exact_product
 from spen.gradients.snapshots import drawing_from, generators
 from spen.tensors import flat, tree_map
 
@@ -73,7 +73,7 @@ class FiniteDifference(Replayed):
         with torch.enable_grad():
             both = torch.cat([point + shift, point - shift]).requires_grad_()
             total = (potential.doubled()(both, energy) * torch.cat([weight, -weight])).sum()
-        at_both, *rest = pull_back([total], [torch.ones_like(total)], [both, *targets])
+        at_both, *rest = vjp([total], [torch.ones_like(total)], [both, *targets])
         if at_both is None:
             return None, rest
         plus, minus = at_both.chunk(2)
@@ -89,7 +89,7 @@ class FiniteDifference(Replayed):
             with torch.enable_grad(), drawing_from(drawn, point.device):
                 leaf = moved.requires_grad_()
                 total = (potential(leaf, energy) * signed).sum()
-            at_leaf, *rest = pull_back([total], [torch.ones_like(total)], [leaf, *targets])
+            at_leaf, *rest = vjp([total], [torch.ones_like(total)], [leaf, *targets])
             results.append((at_leaf, rest))
         return added(*results)
 

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from spen.descent.loop import Descend, Iterates, Step
 from spen.descent.potential import Inspect, Potential, ScoreFunction, is_replica
-from spen.gradients.second_order import Products, exact_product, plus, pull_back, require_known_tensors
+from spen.gradients.second_order import Products, exact_product, require_known_tensors
 from spen.gradients.snapshots import Held, States, drawing_from, generators, same, set_generators
 from spen.protocols import GradientStrategy
 
@@ -283,7 +283,7 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
             new_z, new_state = descend.step(step.t, z, state, g, active, step.scale)
             new_y = descend.domain.output(new_z)
         bars = [z_bar, y_bar, *(state_bar or [None] * len(new_state))]
-        z_bar, g_bar, *others = pull_back([new_z, new_y, *new_state], bars, [z, g, *state, *tape.learned])
+        z_bar, g_bar, *others = vjp([new_z, new_y, *new_state], bars, [z, g, *state, *tape.learned])
         state_bar, learned_bars = others[: len(state)], others[len(state) :]
         for i, bar in enumerate(learned_bars, start=len(targets)):
             totals[i] = plus(totals[i], bar)
@@ -372,7 +372,7 @@ def _start_bar(tape: Tape, start: Tensor, z_bar: Tensor | None, y_bar: Tensor | 
         leaf = start.detach().requires_grad_()
         z = tape.descend.domain.enter(leaf)
         y = tape.descend.domain.output(z)
-    return pull_back([z, y], [z_bar, y_bar], [leaf])[0]
+    return vjp([z, y], [z_bar, y_bar], [leaf])[0]
 
 
 def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
@@ -381,6 +381,29 @@ def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
 
 def _only(direction: Tensor, rows: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
+
+
+def added(first: Products, second: Products) -> Products:
+    """The sum of two products."""
+    return plus(first[0], second[0]), [plus(a, b) for a, b in zip(first[1], second[1], strict=True)]
+
+
+def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a + b, where None is zero."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def vjp(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], inputs: list[Tensor], *, create_graph: bool = False
+) -> list[Tensor | None]:
+    """The cotangents of the inputs from those of the outputs; None is zero, and an output may be a constant."""
+    live = [(o, bar) for o, bar in zip(outputs, cotangents, strict=True) if bar is not None and o.requires_grad]
+    if not live or not inputs:
+        return [None] * len(inputs)
+    reached, given = zip(*live, strict=True)
+    return list(torch.autograd.grad(reached, inputs, given, create_graph=create_graph, allow_unused=True))
 
 
 def autocast_of(tensor: Tensor) -> Callable[[], torch.autocast]:

@@ -18,7 +18,7 @@ from spen.gradients.compiled.fx_nodes import is_view, writes
 from spen.gradients.compiled.guards import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.simplify import ancestors, part_of, simplified
 from spen.gradients.compiled.trace import Lowering, traced
-from spen.gradients.second_order import pull_back
+from spen.gradients.replay import vjp
 
 Function = Callable[[list[Tensor]], list[Tensor]]
 """Differentiable: its results are on the graph of its arguments, those that are derivatives included."""
@@ -56,7 +56,7 @@ class Joint:
         def both(*given: Tensor) -> list[Tensor]:
             at, bars = self._fresh(given[: len(cut)]), given[len(cut) :]
             results = function(at)
-            found = pull_back([results[i] for i in self.pulled], bars, [at[i] for i in self.wanted])
+            found = vjp([results[i] for i in self.pulled], bars, [at[i] for i in self.wanted])
             self._present = [bar is not None for bar in found]
             return [_own(t, given) for t in (*results, *found) if t is not None]
 
@@ -105,7 +105,7 @@ class Joint:
             create = torch.is_grad_enabled()
             with torch.enable_grad():
                 at = self._fresh(inputs)
-                found = pull_back(self.function(at), bars, [at[i] for i in self.wanted], create_graph=create)
+                found = vjp(self.function(at), bars, [at[i] for i in self.wanted], create_graph=create)
         else:
             given = [
                 torch.zeros(shape, dtype=dtype, device=device) if bars[i] is None else bars[i].detach().contiguous()  # type: ignore[union-attr]

@@ -127,16 +127,13 @@ class Compiled(GradientStrategy):
         chunks = Chunks(start.shape[0], self.rows)
         one = cut if chunks.number == 1 else cut.detached(torch.arange(chunks.size, device=start.device))
         if slot.energy is None or slot.point is None:
-            with torch.no_grad():
-                z = descend.domain.enter(start.detach())
-                whole = descend.point(z, descend.domain.output(z))
-            slot.point = whole[: chunks.size].detach().requires_grad_()
+            slot.point = descend.first_point(start)[: chunks.size].detach().requires_grad_()
             self._evaluate(one, slot.point, differentiated)
             slot.energy = Guarded(evaluate, f"the energy {type(cut.energy).__name__}")
         # Guards depend on the type and shape of the point, not on its values: that of an earlier batch serves.
         with torch.enable_grad():
             entry, tensors = slot.energy(cut.energy, cut.view, slot.point, one.features)
-        if entry.built is None or not entry.built.roles.fits(one, tensors):
+        if entry.built is None or not entry.built.fits(one, tensors):
             product = self.through.product if differentiated else None
             fuse = start.is_cuda if self.fuse is None else self.fuse
             lowering = partial(lowered, fuse=fuse, precision=self.precision)

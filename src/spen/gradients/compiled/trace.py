@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
@@ -29,35 +29,6 @@ from spen.tensors import tensors_of
 Flat = Callable[..., list[Tensor]]
 Lowering = Callable[[GraphModule, list[Tensor]], Flat]
 ProductFunction = Callable[[Potential, Tensor, Tensor], Products]
-
-
-@dataclass(frozen=True)
-class Roles:
-    """Which inputs of an energy's graph are the point, features and parameters; all others are constants to it."""
-
-    point: int
-    features: tuple[tuple[int, int], ...]  # (number among the tensors of the features, number among the inputs)
-    learned: tuple[tuple[int, int], ...]  # (number among the parameters of the potential, number among the inputs)
-
-    @classmethod
-    def of(cls, potential: Potential, point: Tensor, tensors: tuple[Tensor, ...]) -> Roles:
-        """By identity: Dynamo returns the tensors themselves."""
-        place = {id(tensor): i for i, tensor in enumerate(tensors)}
-        if id(point) not in place:
-            raise ValueError("the energy does not depend on y: it has no gradient to descend")
-        leaves = tensors_of(potential.features)
-        features = tuple((n, place[id(t)]) for n, t in enumerate(leaves) if id(t) in place)
-        learned = tuple((n, place[id(t)]) for n, t in enumerate(potential.learned) if id(t) in place)
-        known = {place[id(point)], *(i for _, i in (*features, *learned))}
-        for i, tensor in enumerate(tensors):
-            if tensor.requires_grad and i not in known:
-                raise unknown_tensor(potential.energy, tensor)
-        return cls(place[id(point)], features, learned)
-
-    def fits(self, potential: Potential, tensors: tuple[Tensor, ...]) -> bool:
-        """Whether the parameters of the potential stand where they stood."""
-        learned = potential.learned
-        return all(n < len(learned) and tensors[i] is learned[n] for n, i in self.learned)
 
 
 @dataclass(frozen=True)
@@ -121,26 +92,40 @@ class Program:
         chunks: Chunks,
     ) -> None:
         graph = written_out(graph)
-        self.roles = Roles.of(potential, point, tensors)
+        place = {id(tensor): i for i, tensor in enumerate(tensors)}  # Dynamo returns the tensors themselves
+        if id(point) not in place:
+            raise ValueError("the energy does not depend on y: it has no gradient to descend")
+        here, leaves = place[id(point)], tensors_of(potential.features)
+        # (number among the tensors of the features or among the parameters, number among the inputs of the graph)
+        self._features = [(n, place[id(t)]) for n, t in enumerate(leaves) if id(t) in place]
+        self._learned = [(n, place[id(t)]) for n, t in enumerate(potential.learned) if id(t) in place]
+        moving, learned = [i for _, i in self._features], [i for _, i in self._learned]
+        for i, tensor in enumerate(tensors):
+            if tensor.requires_grad and i not in (here, *moving, *learned):
+                raise unknown_tensor(potential.energy, tensor)
         self._point = tuple(point.shape[1:]), point.dtype  # of each example
         self.chunks = chunks
-        moving = [i for _, i in self.roles.features]
-        others = [i for i in range(len(tensors)) if i != self.roles.point and i not in moving]
-        self._order = [*moving, *others]  # of the inputs of the lowered programs, behind the point
+        # The inputs of the lowered programs behind the point: features first, which have one row per example.
+        self._order = [*moving, *(i for i in range(len(tensors)) if i != here and i not in moving)]
         self._moving = len(moving)
         wanted = [i for i in moving if tensors[i].requires_grad]
-        learned = [i for _, i in self.roles.learned]
         self._per_example = 1 + len(wanted)  # results of the products with one row per example; the others are sums
-        self._targets = _targets(potential, self.roles, tensors)
-        self._number = len(potential.feature_tensors()) + len(potential.learned)
+        # For each of these results behind the first: its number among the potential's features and parameters.
+        reached = [n for n, leaf in enumerate(leaves) if leaf.requires_grad]
+        self._targets = [reached.index(n) for n, i in self._features if i in wanted]
+        self._targets += [len(reached) + n for n, _ in self._learned]
+        self._number = len(reached) + len(potential.learned)
         self._present: list[bool] = []
-        energy = f"the energy {type(potential.energy).__name__}"
+        name = f"the energy {type(potential.energy).__name__}"
 
         def bound(inputs: tuple[Tensor, ...]) -> Potential:
-            places = dict(zip(self._order, inputs, strict=True))
-            leaves = {i: t.detach().requires_grad_(i in wanted or i in learned) for i, t in places.items()}
-            features, own = [leaves[i] for i in wanted], tuple(leaves[i] for i in learned)
-            return Potential(_Graph(graph, leaves, self.roles.point), features, identity, own)  # type: ignore[arg-type]
+            own = dict(zip(self._order, inputs, strict=True))
+            own = {i: t.detach().requires_grad_(i in wanted or i in learned) for i, t in own.items()}
+
+            def energy(y: Tensor, features: Any) -> Tensor:
+                return graph(*(y if i == here else own[i] for i in range(len(tensors))))[0]  # type: ignore[no-any-return]
+
+            return Potential(energy, [own[i] for i in wanted], identity, tuple(own[i] for i in learned))  # type: ignore[arg-type,misc]
 
         def gradient(at: Tensor, *inputs: Tensor) -> list[Tensor]:
             return list(bound(inputs).gradient(at))
@@ -152,9 +137,9 @@ class Program:
 
         example = [point.detach().contiguous(), *(tensors[i].detach() for i in self._order)]
         both = (example, [example[0], torch.ones_like(example[0]), *example[1:]])
-        graphs = [traced(gradient, both[0], energy)]
+        graphs = [traced(gradient, both[0], name)]
         if product is not None:
-            graphs.append(traced(products, both[1], energy))
+            graphs.append(traced(products, both[1], name))
         written = _written(graphs[0])
         self.constant = [i for n, i in enumerate(self._order, start=1) if n not in written]
         """The tensors beside the point that the energy only reads, by their number among the inputs of its graph."""
@@ -166,8 +151,13 @@ class Program:
             # Before the programs are lowered, which may change them in place.
             self._kept = lowering(only_cached(graphs[0], self.kept), both[0]) if self.kept else None
             self._gradient = lowering(graphs[0], both[0])
-            known = self._gradient(*both[0])[2:] if self.kept else []  # as they come, in the layout they have
+            known = self._gradient(*both[0])[2:] if self.kept else []  # with the strides that they have
             self._product = lowering(graphs[1], [*both[1], *known]) if product is not None else None
+
+    def fits(self, potential: Potential, tensors: tuple[Tensor, ...]) -> bool:
+        """Whether the parameters of the potential are the same inputs as when the program was made."""
+        learned = potential.learned
+        return all(n < len(learned) and tensors[i] is learned[n] for n, i in self._learned)
 
     def gradient(self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor) -> tuple[Tensor, ...]:
         """(∇E, E) at a point, and the results to be cached for the product there."""
@@ -211,7 +201,7 @@ class Program:
     def require_same(
         self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor, plain: tuple[Tensor, Tensor], name: str
     ) -> None:
-        """Refuse a program whose ∇E is not that of the energy, evaluated plainly at the same point."""
+        """Refuse a program whose ∇E differs from ``plain``, that of the energy at the same point."""
         gradient, energies = (t.double() for t in plain)
         if not bool(gradient.isfinite().all()):
             return
@@ -237,14 +227,14 @@ class Program:
         return [*(t[rows] for t in inputs[:moving]), *inputs[moving:]]
 
     def _inputs(self, tensors: tuple[Tensor, ...], potential: Potential) -> list[Tensor]:
-        """The features as they are in the potential, and the other tensors that the energy reads."""
+        """The features of the potential, and the other tensors that the energy reads."""
         leaves = tensors_of(potential.features)
-        features = [leaves[n].detach() for n, _ in self.roles.features]
+        features = [leaves[n].detach() for n, _ in self._features]
         return [*features, *(tensors[i] for i in self._order[self._moving :])]
 
 
 _DIFFERENCE = {torch.float64: 1e-6, torch.float32: 0.1, torch.bfloat16: 0.5, torch.float16: 0.5}
-"""What may lie between two ways to compute ∇E, which a program may round to TF32 or bfloat16."""
+"""The relative difference that is allowed between ∇E and that of a program, which may round to TF32 or bfloat16."""
 
 
 def _written(program: GraphModule) -> set[int]:
@@ -328,26 +318,8 @@ class Bound:
 
 
 def evaluate(energy: Any, view: Any, point: Tensor, features: Any) -> Tensor:
-    """What is traced for ∇E and its products."""
+    """The function that Dynamo traces."""
     return score(energy, view(point), features)
-
-
-class _Graph(nn.Module):
-    """The energy as its graph, with all its inputs but the point."""
-
-    def __init__(self, graph: GraphModule, inputs: dict[int, Tensor], point: int) -> None:
-        super().__init__()
-        self._call = lambda y: graph(*(y if i == point else inputs[i] for i in range(len(inputs) + 1)))[0]
-
-    def forward(self, y: Tensor, features: Any) -> Tensor:
-        return self._call(y)  # type: ignore[no-any-return]
-
-
-def _targets(potential: Potential, roles: Roles, tensors: tuple[Tensor, ...]) -> list[int]:
-    """For each result of the products behind the first: its number among the potential's features and parameters."""
-    wanted = [n for n, leaf in enumerate(tensors_of(potential.features)) if leaf.requires_grad]
-    features = [wanted.index(n) for n, i in roles.features if tensors[i].requires_grad]
-    return [*features, *(len(wanted) + n for n, _ in roles.learned)]
 
 
 def traced(function: Callable[..., list[Tensor]], inputs: list[Tensor], name: str) -> GraphModule:
