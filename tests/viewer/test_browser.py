@@ -290,10 +290,11 @@ def test_fifty_quick_requests_leave_it_answering(page: Any, view: View) -> None:
     choose(page, "#first", "reading: the reading, its holes filled")
     choose(page, "#second", "nothing")
     page.evaluate("for (let k = 0; k < 50; k++) document.querySelector('#denoise').click()")
-    number, choices = button(view.address, "denoise"), [0, None, None, "none", 0, "reading", "–"]
+    number, choices = button(view.address, "denoise"), [None, None, "none", 0, "reading", "–"]
+    rooms = [0] * 8 + [99] * 42  # most are mistakes, which take no time
     with new_client() as client:
-        statuses = [press(client, view.address, number, choices, f"visitor-{k}").status_code for k in range(50)]
-    assert set(statuses) <= {200, 503}  # taken, or told that too many wait
+        answered = [press(client, view.address, number, [room, *choices], f"v-{k}") for k, room in enumerate(rooms)]
+    assert {response.status_code for response in answered} <= {200, 503}  # queued, or refused because the queue is full
     expect(page.locator("#denoised .iterates")).to_be_visible()
     page.goto(view.address)
     expect(page.locator("#rooms button")).to_have_count(6)
