@@ -19,19 +19,19 @@ def refuse_foreign_entropy(energy: nn.Module, domain: Domain) -> None:
     for entropy in _entropies(energy):
         if isinstance(domain, Reals):
             raise ValueError(
-                "the energy holds an entropy, which needs probabilities, but y lives in Reals(): use a Box or a "
+                "the energy holds an entropy, which needs probabilities, but the domain is Reals(): use a Box or a "
                 "Simplex, or leave the entropy out"
             )
         wanted = "box" if isinstance(domain, Box) else "simplex"
         if isinstance(domain, Box | Simplex) and entropy.over != wanted:
             raise ValueError(
-                f'the energy holds an entropy over="{entropy.over}", but y lives in {domain}: '
+                f'the energy holds an entropy over="{entropy.over}", but the domain is {domain}: '
                 f'write EntropySmoothed(energy, over="{wanted}") or NegativeEntropy("{wanted}")'
             )
         if isinstance(domain, Box) and not domain.within_unit:
             raise ValueError(
-                f"the energy holds an entropy, which needs 0 ≤ y ≤ 1, but y lives in {domain}: use Box() and scale y "
-                "inside the energy, or leave the entropy out"
+                f"the energy holds an entropy, which needs 0 ≤ y ≤ 1, but the domain is {domain}: use Box() and scale "
+                "y inside the energy, or leave the entropy out"
             )
 
 

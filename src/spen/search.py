@@ -180,6 +180,6 @@ def _check(model: SPEN, restarts: int, noise: float, start: str, select: Any, so
     if start not in ("perturbed", "random"):
         raise ValueError(f'start is "perturbed" or "random", not {start!r}')
     if select != "energy":
-        require_function(select, "select", "select(y, x), or the word energy")
+        require_function(select, "select", 'select(y, x) or the string "energy"')
     if solved is not None:
         require_function(solved, "solved", "solved(y, x)")

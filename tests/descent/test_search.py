@@ -184,7 +184,7 @@ def test_wrong_options_are_refused(options: Any, sentence: str) -> None:
 
 def test_functions_and_minimisers_are_checked() -> None:
     with pytest.raises(
-        TypeError, match=r"select must be a function select\(y, x\), or the word energy, not the string"
+        TypeError, match=r'select must be a function select\(y, x\) or the string "energy", not the string'
     ):
         wells().search(X, select="lowest")
     with pytest.raises(TypeError, match=r"solved must be a function solved\(y, x\), not True"):

@@ -68,7 +68,7 @@ def said(call: Callable[[], object]) -> str:
 )
 def test_an_entropy_over_the_simplex_is_not_that_of_a_box(energy: Energy) -> None:
     assert said(lambda: model(Box("logits"), energy)) == (
-        'the energy holds an entropy over="simplex", but y lives in Box(update="logits"): '
+        'the energy holds an entropy over="simplex", but the domain is Box(update="logits"): '
         'write EntropySmoothed(energy, over="box") or NegativeEntropy("box")'
     )
     model(Simplex(), energy)
@@ -77,7 +77,7 @@ def test_an_entropy_over_the_simplex_is_not_that_of_a_box(energy: Energy) -> Non
 
 def test_an_entropy_over_the_box_is_not_that_of_a_simplex() -> None:
     assert said(lambda: model(Simplex(), EntropySmoothed(Linear(), over="box"))) == (
-        'the energy holds an entropy over="box", but y lives in Simplex(update="logits"): '
+        'the energy holds an entropy over="box", but the domain is Simplex(update="logits"): '
         'write EntropySmoothed(energy, over="simplex") or NegativeEntropy("simplex")'
     )
     model(Box("logits"), EntropySmoothed(Linear(), over="box"))
@@ -86,14 +86,14 @@ def test_an_entropy_over_the_box_is_not_that_of_a_simplex() -> None:
 def test_an_entropy_needs_probabilities() -> None:
     energy = EntropySmoothed(Linear(), over="box")
     assert said(lambda: model(Box("logits", low=-1.0), energy)) == (
-        'the energy holds an entropy, which needs 0 ≤ y ≤ 1, but y lives in Box(update="logits", low=-1, high=1): '
+        'the energy holds an entropy, which needs 0 ≤ y ≤ 1, but the domain is Box(update="logits", low=-1, high=1): '
         "use Box() and scale y inside the energy, or leave the entropy out"
     )
     model(Box("projected", low=0.1, high=torch.tensor(0.9)), energy)
     for over in (energy, EntropySmoothed(Linear())):
         assert said(lambda over=over: model(Reals(), over)) == (
-            "the energy holds an entropy, which needs probabilities, but y lives in Reals(): use a Box or a Simplex, "
-            "or leave the entropy out"
+            "the energy holds an entropy, which needs probabilities, but the domain is Reals(): use a Box or a "
+            "Simplex, or leave the entropy out"
         )
 
 
@@ -115,7 +115,7 @@ def test_a_domain_that_was_changed_is_looked_at_again() -> None:
     objective(net, x, target)
     net.minimizer = spen.Minimizer(Simplex(), GradientDescent(2, 0.1), Exact())
     for _ in range(2):  # what was refused once is refused again
-        assert 'an entropy over="box", but y lives in Simplex' in said(lambda: objective(net, x, target))
+        assert 'an entropy over="box", but the domain is Simplex' in said(lambda: objective(net, x, target))
 
 
 OBJECTIVES: list[Callable[..., Objective]] = [EndToEnd, Feedforward, StructuredHinge, DirectLoss, InferenceNetwork]
