@@ -76,5 +76,5 @@ def _report(folder: Path, result: Trained | None, as_json: bool) -> None:
     elif result is None:
         typer.echo(f"time is up; the same command goes on with {folder}")
     else:
-        best = "" if result.dev is None else f": best development {result.measure} {result.dev:.2f}"
+        best = "" if result.dev is None else f": best development {result.measure} {result.dev:.4g}"
         typer.echo(f"{folder}{best}")

@@ -253,8 +253,8 @@ class SimpleOpened(Opened):
 def _line(item: tuple[str, Any]) -> str:
     name, value = item
     if isinstance(value, dict):
-        return "\n".join([f"  {name}", *(f"    {key:>4} {number:.4f}" for key, number in value.items())])
-    return f"  {name} {value:.4f}"
+        return "\n".join([f"  {name}", *(f"    {key:>4} {number:.4g}" for key, number in value.items())])
+    return f"  {name} {value:.4g}"
 
 
 def answer_files(inputs: Sequence[Path], out: Path | None, suffix: str = "") -> list[tuple[Path, Path]]:
