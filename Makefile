@@ -28,10 +28,10 @@ demo: $(READY)   ## train a denoiser on built-in data: a table and a report with
 
 # tests/slow.txt names the tests that are left out, most of them programs that a compiler makes and whole commands.
 quick: $(READY)   ## the tests that end within two minutes on two cores: all but those in tests/slow.txt
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 test: $(READY) lint   ## lint, types, every test; BM3D=1 tests that baseline too (non-commercial licence)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)   ## style and types
 	$(BIN)/ruff check src tests benchmarks examples docs

@@ -1,0 +1,236 @@
+"""Characters of a text, some hidden: a transformer energy that is descended T times and trained end to end.
+
+    E(y; x) = −Σ_hidden ⟨y_i, W h_i(y; x)⟩ − H(y)        h: attention layers over visible characters and guesses y
+
+    python -m benchmarks.masked_text --steps 1,2,4,8,16 --seconds 120 --out text
+
+For each T it trains one model per seed and prints the loss on hidden characters of held-out text after 1 … 4T steps,
+the last learned rate standing for the further ones; then the time and memory of a training step by finite differences
+through fused attention, beside double backprop, which needs the unfused one. The text is that of Python's own manual
+(`pydoc_data`), which every installation has, or a file (--text).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+import spen
+from benchmarks.transformer import Layer, set_fused
+from spen.domains import Simplex
+from spen.energies import Energy, EntropySmoothed
+from spen.gradients import Exact, FiniteDifference, GradientStrategy
+from spen.objectives import EndToEnd
+from spen.rules import GradientDescent
+from spen.training import fit, joint
+
+
+class Masked(NamedTuple):
+    """A batch of text, and which of its characters are hidden."""
+
+    characters: Tensor  # (B, L) numbers of characters
+    hidden: Tensor  # (B, L) bool
+
+
+class TextEnergy(Energy):
+    """−Σ_hidden ⟨y_i, W h_i⟩: h sees visible characters as they are and hidden ones as y guesses them."""
+
+    def __init__(self, vocabulary: int, length: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Parameter(width**-0.5 * torch.randn(vocabulary, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
+        self.unknown = nn.Parameter(torch.zeros(width))  # added where a character is a guess
+        self.layers = nn.ModuleList(Layer(width, max(1, width // 64)) for _ in range(layers))
+        self.last = nn.LayerNorm(width)
+
+    def forward(self, y: Tensor, features: Masked) -> Tensor:  # (B, L, V) -> (B,)
+        hidden = features.hidden[..., None]
+        known = F.one_hot(features.characters, y.shape[-1]).to(y)
+        h = torch.where(hidden, y, known) @ self.embed + self.positions + hidden * self.unknown
+        for layer in self.layers:
+            h = layer(h)
+        scores = self.last(h) @ self.embed.T
+        return -(y * scores * hidden).flatten(1).sum(1)
+
+
+class Uniform(nn.Module):
+    """Init: no character is likelier than another."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.register_buffer("logits", torch.zeros(vocabulary), persistent=False)
+
+    def forward(self, features: Masked) -> Tensor:
+        return self.logits.expand(*features.hidden.shape, -1)
+
+
+def build(vocabulary: int, length: int, width: int, layers: int, steps: int, gradient: GradientStrategy) -> spen.SPEN:
+    """The model: T steps of entropic mirror descent with learned rates, every character uniform at first."""
+    energy = EntropySmoothed(TextEnergy(vocabulary, length, width, layers))
+    rule = GradientDescent(steps, min(0.5, 2.0 / steps), learn_rates=True)
+    return spen.SPEN(
+        energy=energy, init=Uniform(vocabulary), minimizer=spen.Minimizer(Simplex("logits"), rule, gradient)
+    )
+
+
+def hidden_loss(y: Tensor, target: Masked) -> Tensor:  # (B, L, V) -> (B,)
+    """−log y of the true character, in nats: the mean over the hidden ones."""
+    chances = y.gather(-1, target.characters[..., None]).squeeze(-1)
+    nats = -chances.clamp_min(torch.finfo(y.dtype).tiny).log() * target.hidden
+    return nats.sum(1) / target.hidden.sum(1).clamp_min(1)
+
+
+class HiddenLoss(MeanMetric):
+    """``hidden_loss`` over all examples."""
+
+    higher_is_better = False
+
+    def update(self, y: Tensor, target: Masked) -> None:  # type: ignore[override]
+        super().update(hidden_loss(y, target))
+
+
+class TextSource:
+    """Random windows of a text with a share of their characters hidden: a function of (seed, epoch)."""
+
+    def __init__(self, text: Tensor, length: int, batch: int, batches: int, share: float, seed: int) -> None:
+        self.text, self.length, self.batch, self.per_epoch = text, length, batch, batches
+        self.share, self.seed = share, seed
+        self.name = f"{batches} batches of {batch}×{length} characters, {share} hidden, seed {seed}"
+
+    def batches(self, epoch: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Masked, Masked]]:
+        draws = torch.Generator().manual_seed(1_000_003 * self.seed + 997 * epoch + rank)
+        for _ in range(self.per_epoch):
+            first = torch.randint(len(self.text) - self.length, (self.batch, 1), generator=draws)
+            characters = self.text[first + torch.arange(self.length)]
+            hidden = torch.rand(characters.shape, generator=draws) < self.share
+            yield Masked(characters, hidden), Masked(characters, hidden)
+
+    def count(self, world: int = 1) -> int:
+        return self.per_epoch
+
+
+def read_text(path: Path | None) -> tuple[Tensor, int]:
+    """Numbers of the characters (rare ones are one), and how many there are."""
+    if path is None:
+        from pydoc_data.topics import topics
+
+        text = "\n".join(topics[name] for name in sorted(topics))
+    else:
+        text = path.read_text(encoding="utf-8")
+    common = {c: k + 1 for k, c in enumerate(sorted(c for c in set(text) if text.count(c) > 50))}
+    return torch.tensor([common.get(c, 0) for c in text]), len(common) + 1
+
+
+@torch.no_grad()
+def losses_by_steps(model: spen.SPEN, source: TextSource, steps: list[int]) -> dict[int, float]:
+    """The loss after each number of steps, from one descent of the longest."""
+    device = next(model.eval().parameters()).device
+    sums = dict.fromkeys(steps, 0.0)
+    for x, target in source.batches(0):
+        path = model(Masked(*(part.to(device) for part in x)), steps=max(steps))
+        there = Masked(*(part.to(device) for part in target))
+        for t in steps:
+            sums[t] += float(hidden_loss(path.outputs[t - 1], there).mean())
+    return {t: total / source.count() for t, total in sums.items()}
+
+
+def cost(model: spen.SPEN, x: Masked, gradient: GradientStrategy, fused: bool, repeats: int = 5) -> tuple[float, float]:
+    """Milliseconds and GiB of a training step; memory is known on a GPU alone."""
+    model.minimizer.gradient = gradient
+    set_fused(model, fused)
+    device = x.hidden.device
+    times = []
+    for _ in range(repeats + 2):
+        _wait(device)
+        began = time.perf_counter()
+        EndToEnd(hidden_loss)(model, x, x).backward()
+        _wait(device)
+        times.append(1000 * (time.perf_counter() - began))
+    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
+    return statistics.median(times[2:]), memory
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def train(arguments: argparse.Namespace, text: Tensor, vocabulary: int, steps: int, seed: int) -> spen.SPEN | None:
+    """A model of T steps in its run folder; None if the seconds ran out before its end."""
+    torch.manual_seed(seed)
+    size = (vocabulary, arguments.length, arguments.width, arguments.layers)
+    model = build(*size, steps, FiniteDifference())
+    cut = int(0.95 * len(text))
+    common: dict[str, Any] = {"length": arguments.length, "batch": arguments.batch, "share": arguments.share}
+    source = TextSource(text[:cut], batches=arguments.per_epoch, seed=seed, **common)
+    dev = TextSource(text[cut:], batches=8, seed=1000, **common)
+    stage = joint(
+        EndToEnd(hidden_loss), epochs=arguments.epochs, learning_rate=arguments.rate, warmup=200, decay_to=0.05
+    )
+    run = fit(
+        model,
+        [stage],
+        source,
+        dev,
+        HiddenLoss(),
+        out=Path(arguments.out) / f"T{steps}-seed{seed}",
+        seed=seed,
+        recipe={"name": "masked text", "steps": steps, "size": list(size)},
+        accelerator="cpu" if arguments.device == "cpu" else "auto",
+        progress=False,
+        seconds=arguments.seconds,
+    )
+    return model if run.complete else None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", default="8", help="T, several with commas")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--text", type=Path)
+    parser.add_argument("--out", default="text")
+    parser.add_argument("--seconds", type=float, help="per model; run again to go on")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    for name, value in {"length": 256, "batch": 64, "width": 256, "layers": 4, "epochs": 20, "per_epoch": 250}.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
+    parser.add_argument("--share", type=float, default=0.5, help="of characters that are hidden")
+    parser.add_argument("--rate", type=float, default=1e-3)
+    arguments = parser.parse_args()
+    text, vocabulary = read_text(arguments.text)
+    held_out = text[int(0.95 * len(text)) :]
+    test = TextSource(held_out, arguments.length, arguments.batch, 8, arguments.share, 2000)
+    print("T    seed  loss in nats after 1, 2, 4, … steps")
+    for steps in map(int, arguments.steps.split(",")):
+        asked = sorted({2**k for k in range(10) if 2**k <= 4 * steps} | {steps})
+        for seed in range(arguments.seeds):
+            model = train(arguments, text, vocabulary, steps, seed)
+            if model is None:
+                print(f"{steps:<4d} {seed:<4d}  unfinished: run the command again", flush=True)
+                continue
+            model.to(arguments.device)
+            found = losses_by_steps(model, test, asked)
+            print(f"{steps:<4d} {seed:<4d}  " + "  ".join(f"{t}: {v:.4f}" for t, v in found.items()), flush=True)
+        x = Masked(*(part.to(arguments.device) for part in next(iter(test.batches(0)))[0]))
+        size = (vocabulary, arguments.length, arguments.width, arguments.layers)
+        for label, gradient, fused in (
+            ("finite differences, fused", FiniteDifference(), True),
+            ("double backprop, unfused", Exact(), False),
+        ):
+            fresh = build(*size, steps, gradient).to(arguments.device)
+            if torch.cuda.is_available():
+                torch.cuda.reset_peak_memory_stats()
+            milliseconds, memory = cost(fresh, x, gradient, fused)
+            print(f"{steps:<4d} {label:28s} {milliseconds:8.1f} ms {memory:6.2f} GiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
