@@ -38,7 +38,7 @@ def test_a_package_for_non_commercial_use_is_installed_only_if_asked_for(target:
 
 
 def test_quick_leaves_out_slow_tests_alone() -> None:
-    assert 'pytest -n 2 -m "not slow"' in made("quick")
+    assert 'pytest -n 2 --dist worksteal -m "not slow"' in made("quick")
     assert "slow" not in made("test")
     listed = slow()
     assert list(listed) == sorted(set(listed))

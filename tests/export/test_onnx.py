@@ -104,7 +104,6 @@ def test_steps_are_traced_once_whatever_their_number(path: Path, model: spen.SPE
     [
         (Reals(), LBFGS(3, memory=2)),
         (Box("projected"), Momentum(3, [0.1, 0.3, 0.5], decay=0.5)),
-        (Box("logits"), GradientDescent(2, 0.5)),
         (Simplex("projected"), LearnedOptimizer(3, 0.2, width=4)),
         (Simplex("through_logits"), Momentum(2, 0.5)),
         (Simplex("mirror"), Momentum(2, 0.5)),

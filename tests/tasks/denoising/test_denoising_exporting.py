@@ -92,10 +92,10 @@ def fresh(name: str) -> exporting.Exportable:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["foe-3:steps=1", "dp-icnn:steps=1", "spen-best:steps=1:scales=2:blocks=1:width=4", "proximal-net:iterations=2"],
+    ["dp-icnn:steps=1", "spen-best:steps=1:scales=2:blocks=1:width=4", "proximal-net:iterations=2"],
 )
 def test_every_energy_is_exported_and_a_feed_forward_net_without_a_descent(name: str, tmp_path: Path) -> None:
-    """The deep prior is exported elsewhere, with its shipped weights; other recipes differ in numbers alone."""
+    """The deep prior is exported elsewhere, with its shipped weights; a field of experts has no other operations."""
     thing = fresh(name)
     assert thing.descend == (not name.startswith("proximal"))
     written = write(thing, tmp_path / "model.onnx")

@@ -65,9 +65,7 @@ def _baselines(name: str, energy: Recipe, feedforward: int, recurrent: int, widt
 
 _SUDOKU = Recipe("a learned energy of 9×9 boards, descended", 99.4, average=0.999)
 _CONNECTIVITY = replace(_GRAPH, about="which nodes of a graph a path connects", published=99.1, problem="connectivity")
-_PATH = replace(
-    _GRAPH, about="distances to a goal, and the next step", published=92.6, problem="shortest-path", epochs=6
-)
+_PATH = replace(_GRAPH, about="distances to a goal, and the next step", published=92.6, problem="shortest-path")
 _MATRIX = replace(_INVERSE, about="the inverse of a 20×20 matrix; mean squared error, published 0.0095")
 
 RECIPES = {
