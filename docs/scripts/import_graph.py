@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.test_import_graph import CORE, packages
 
 GROUPS = {  # small modules are drawn with the package that they belong to
-    "model": ("model", "minimizer", "bundle_entropy", "pretrained", "hub", "builders", "mismatch"),
+    "model": ("model", "minimizer", "bundle_entropy", "pretrained", "hub", "builders", "mismatch", "search"),
     "tensors": ("tensors", "parameters", "arguments", "storage"),
 }
 

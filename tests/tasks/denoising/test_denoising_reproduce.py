@@ -212,7 +212,7 @@ def test_a_row_prints_with_its_spread_and_the_papers_figure() -> None:
 def test_the_report_shows_tables_pictures_and_curves(made: Path) -> None:
     whole = _results(made)
     page = (made / "rooms" / "report.html").read_text(encoding="utf-8")
-    assert "<td>dp-3, shipped<td>" in page
+    assert "<td>dp-3, shipped</td><td>" in page
     assert "One choice at a time" in page
     assert "steps = 1, rate = 0.5" in page
     assert page.count("data:image/png;base64,") == 1

@@ -6,8 +6,7 @@ import base64
 import io
 import math
 import statistics
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,11 @@ from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.losses import planes
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.regimes import find_regime
+from spen.tasks.report import Section, write_page
 from spen.training import Run
 
 DEPTH_COLOURS, ERROR_COLOURS = "magma", "RdBu"
 
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-table { border-collapse: collapse } th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #ddd }
-th:first-child, td:first-child { text-align: left } img { max-width: 100% } .note { color: #666 }
-"""
 _COLUMNS = {
     "PSNR": ("psnr", 2),
     "±": ("spread", 2),
@@ -55,19 +50,19 @@ def write_report(whole: dict[str, Any], folder: Path) -> Path:
     regime = find_regime(whole["data"])
     rows = [("noisy", *_cells(whole["raw"]))]
     rows += [
-        (escape(line["recipe"]), *([escape(line["problem"] or "unfinished")] if line["psnr"] is None else _cells(line)))
+        (line["recipe"], *([line["problem"] or "unfinished"] if line["psnr"] is None else _cells(line)))
         for line in whole["table"]
         if ":" not in line["recipe"]
     ]
-    parts = [f"<h1>Denoising: {escape(regime.about)}</h1>", _table(("", *_COLUMNS), rows), f"<p class=note>{_NOTE}</p>"]
+    sections = [Section(note=_NOTE, head=("", *_COLUMNS), rows=rows)]
     if any(":" in line["recipe"] for line in whole["table"]):
         before, after = ("PSNR", "±"), ("surfaces", "training, s")
-        ablation = (
-            (escape(changed), *_cells(line, before), str(line["seeds"]), _number(better, "+.2f"), *_cells(line, after))
+        ablation = [
+            (changed, *_cells(line, before), str(line["seeds"]), _number(better, "+.2f"), *_cells(line, after))
             for changed, line, better in ablation_lines(whole)
-        )
+        ]
         head = ("", *before, "seeds", "difference", *after)
-        parts += ["<h2>One choice at a time</h2>", _table(head, ablation)]
+        sections.append(Section("One choice at a time", head=head, rows=ablation))
     first: dict[str, dict[str, Any]] = {}
     for result in whole["results"]:
         if "psnr" in result:
@@ -78,20 +73,17 @@ def write_report(whole: dict[str, Any], folder: Path) -> Path:
         index = len(test) // 2
         frame = test.frame(index)
         answers, energies, scores = _run_all(first, frame)
-        parts += [f"<h2>Test frame {escape(test.names[index])}</h2>", _picture(images_figure(frame, answers))]
+        sections.append(Section(f"Test frame {test.names[index]}", html=_picture(images_figure(frame, answers))))
         if energies:
-            parts += ["<h2>The descent on this frame</h2>", draw_lines("energy, less that of the start", energies)]
-            parts += [draw_lines("PSNR, dB", scores)]
+            charts = draw_lines("energy, less that of the start", energies) + draw_lines("PSNR, dB", scores)
+            sections.append(Section("The descent on this frame", html=charts))
         metrics = {name: Run.open(result["folder"]).metrics() for name, result in first.items() if "folder" in result}
         curves = {name: [entry["dev"] for entry in entries if "dev" in entry] for name, entries in metrics.items()}
         if any(curves.values()):
             curve = draw_lines("development PSNR, dB", {n: c for n, c in curves.items() if c}, x="epoch", first=1)
-            parts += ["<h2>Training</h2>", curve]
-    page = f"<!doctype html><meta charset=utf-8><title>Denoising</title><style>{_STYLE}</style>" + "\n".join(parts)
+            sections.append(Section("Training", html=curve))
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
+    return write_page(folder / "report.html", f"Denoising: {regime.about}", sections)
 
 
 def ablation_lines(whole: dict[str, Any]) -> list[tuple[str, dict[str, Any], float | None]]:
@@ -124,11 +116,6 @@ def _cells(line: dict[str, Any], columns: Iterable[str] = _COLUMNS) -> list[str]
 
 def _number(value: float | None, form: str) -> str:
     return "" if value is None or math.isnan(value) else format(value, form)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["".join(f"<th>{cell}" for cell in head), *("".join(f"<td>{cell}" for cell in row) for row in rows)]
-    return "<table>" + "\n".join(f"<tr>{line}" for line in lines) + "</table>"
 
 
 Curves = dict[str, list[float]]

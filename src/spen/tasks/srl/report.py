@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from spen.tasks.charts import draw_lines
+from spen.tasks.report import Markup, Section, write_page
 from spen.tasks.srl.drawing import draw_proposition
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.recipes import ABLATIONS, find_recipe
@@ -17,15 +17,6 @@ from spen.tasks.srl.table import COLUMNS, cell_text, system_name
 
 __all__ = ["write_report"]
 
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; color: #1f2328; }
-table { border-collapse: collapse; margin: 1em 0; } th, td { padding: .3em .9em; text-align: right; }
-th { border-bottom: 2px solid #d0d7de; } td:first-child, th:first-child { text-align: left; }
-tr:nth-child(even) { background: #f6f8fa; } .paper { color: #57606a; } .note { color: #57606a; }
-.wide { overflow-x: auto; }
-h3 { margin-bottom: 0; }
-"""
-
 
 def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], folder: Path) -> None:
     """The page for one summary, into the folder with its runs; `sentences` are the dev sentences."""
@@ -33,75 +24,74 @@ def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], folder:
     main = [row for row in summary["rows"] if row["row"] not in ABLATIONS]
     ablation = [row for row in summary["rows"] if row["row"] in ABLATIONS or row["row"] == "spen"]
     genre = f"; out of domain: trained without {about['genre']}, tested on all of it" if about.get("genre") else ""
-    parts = [
-        "<h1>Semantic role labelling: Table 2</h1>",
-        f'<p class="note">Data: {escape(str(about["data"]))}{escape(genre)}. Official CoNLL-2005 F1, mean ± standard '
-        "deviation over seeds; in grey the paper's figure on CoNLL-2005 (WSJ dev, WSJ test, Brown), whose corpus is "
-        "another one: the order of the systems is what compares.</p>",
-        _table(main),
-        "<h2>Differences</h2>",
+    note = (
+        f"Data: {about['data']}{genre}. Official CoNLL-2005 F1, mean ± standard deviation over seeds. In grey: the "
+        "paper's figure on CoNLL-2005 (WSJ dev, WSJ test, Brown). That is another corpus, so compare the order of the "
+        "systems, not the figures."
+    )
+    sections = [
+        Section(note=note, head=_HEAD, rows=_rows(main)),
         _pairs(summary.get("pairs", [])),
-        "<h2>Constraint violations before rounding, and time</h2>",
-        '<p class="note">Overlaps and repeated core roles of the plain argmax on dev, mean over seeds.</p>',
-        _times(summary["rows"], summary["runs"]),
-        "<h2>The descent</h2>",
-        _descents(summary["runs"]),
-        "<h2>Examples</h2>",
-        '<p class="note">Dev sentences on which the systems differ; green arcs are gold ones.</p>',
-        _examples(sentences, folder),
+        Section(
+            "Constraint violations before rounding, and time",
+            "Overlaps and repeated core roles of the plain argmax on dev, mean over seeds.",
+            ("system", "violations", "training, s", "prediction, sentences/s", "device"),
+            _times(summary["rows"], summary["runs"]),
+        ),
+        Section("The descent", html=_descents(summary["runs"])),
+        Section(
+            "Examples",
+            "Dev sentences on which the systems differ; green arcs are gold ones.",
+            html=_examples(sentences, folder),
+        ),
     ]
     if len(ablation) > 1:
-        parts += ["<h2>Ablation</h2>", _table([row for row in ablation if row["decoder"] == "ad3"])]
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Table 2</title><style>{_STYLE}</style>'
-    page = "\n".join(parts)
-    (folder / "report.html").write_text(f"{head}{page}</html>\n", encoding="utf-8")
+        rows = _rows([row for row in ablation if row["decoder"] == "ad3"])
+        sections.append(Section("Ablation", head=_HEAD, rows=rows))
+    write_page(folder / "report.html", "Semantic role labelling: Table 2", sections)
 
 
-def _pairs(pairs: Sequence[dict[str, Any]]) -> str:
+def _pairs(pairs: Sequence[dict[str, Any]]) -> Section:
     if not pairs:
-        return '<p class="note">No two rows have predictions of the same seeds.</p>'
-    about = f"F1 with AD³ on {pairs[0]['split']}, paired over {pairs[0]['seeds']} seeds; intervals by the bootstrap."
+        return Section("Differences", "No two rows have predictions of the same seeds.")
+    note = f"F1 with AD³ on {pairs[0]['split']}, paired over {pairs[0]['seeds']} seeds; intervals by the bootstrap."
     rows = [
         (
-            escape(f"{d['a']} − {d['b']}"),
+            f"{d['a']} − {d['b']}",
             f"{d['difference']:+.2f}",
             f"{d['low']:+.2f} to {d['high']:+.2f}",
             f"{d['p']:.4f}",
         )
         for d in pairs
     ]
-    return f'<p class="note">{about}</p>' + _html(("systems", "difference", "95 % interval", "p"), rows)
+    return Section("Differences", note, ("systems", "difference", "95 % interval", "p"), rows)
 
 
-def _html(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"<tr>{''.join(f'<th>{cell}</th>' for cell in head)}</tr>"]
-    lines += [f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows]
-    return f"<table>{''.join(lines)}</table>"
+_HEAD = ("system", *(column.replace("_", " ") for column in COLUMNS))
 
 
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    cells = (
+def _rows(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
+    return [
         [
-            f'<span title="{escape(find_recipe(row["row"]).about)}">{escape(system_name(row))}</span>',
+            Markup('<span title="{}">{}</span>').format(find_recipe(row["row"]).about, system_name(row)),
             *(cell_text(row[column]) + _paper(row[column]["paper"]) for column in COLUMNS),
         ]
         for row in rows
-    )
-    return _html(("system", *(column.replace("_", " ") for column in COLUMNS)), cells)
+    ]
 
 
-def _paper(figure: float | None) -> str:
-    return "" if figure is None else f' <span class="paper">{figure:.1f}</span>'
+def _paper(figure: float | None) -> Markup:
+    return Markup("") if figure is None else Markup(' <span class="paper">{:.1f}</span>').format(figure)
 
 
-def _times(rows: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> str:
+def _times(rows: Sequence[dict[str, Any]], results: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     devices = {result["row"]: result["device"] for result in results}
-    cells = []
+    cells: list[tuple[str, ...]] = []
     for row in rows:
         if row["decoder"] == "ad3":
             numbers = row["dev"]["violations"], row["train_seconds"], row["sentences_per_second"]
-            cells.append((escape(row["row"]), *map(_number, numbers), escape(devices[row["row"]])))
-    return _html(("system", "violations", "training, s", "prediction, sentences/s", "device"), cells)
+            cells.append((row["row"], *map(_number, numbers), devices[row["row"]]))
+    return cells
 
 
 def _number(value: float | None) -> str:
