@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from spen.tasks.denoising.data import DepthPairs, Frame
 from spen.tasks.denoising.losses import Target
 from spen.tasks.denoising.metrics import (
-    PSNR,
     clamped_psnr,
     hole_rmse_mm,
     masked_mse,
@@ -19,6 +18,7 @@ from spen.tasks.denoising.metrics import (
     psnr,
     surface_mask,
 )
+from spen.tasks.denoising.sources import PSNR
 from spen.tasks.locations import find_data
 
 

@@ -9,12 +9,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import ndimage
 from torch import Tensor
-from torchmetrics import Metric
 
 from spen.tasks.denoising.images import DEPTH_PEAK_MM
-from spen.tasks.denoising.losses import Target
 
 EDGE_MM = 40.0
 """A 3×3 window of truth that spans more than this holds a depth discontinuity."""
@@ -88,6 +85,8 @@ def surface_mask(
     Pixels without truth take the nearest truth first, so that a gap within a surface is no edge and a gap between two
     surfaces is one.
     """
+    from scipy import ndimage  # slow to import, and not needed to predict
+
     known = truth_mm > 0
     if not known.any():
         return np.zeros_like(known)
@@ -99,33 +98,3 @@ def surface_mask(
     edge = ndimage.maximum_filter(filled, 3) - ndimage.minimum_filter(filled, 3) > EDGE_MM + 0.01
     near_edge = ndimage.binary_dilation(edge, iterations=EDGE_DISTANCE)
     return known & seen & ~near_edge & ~ndimage.binary_dilation(~seen)
-
-
-class PSNR(Metric):
-    """20·log10(1 / RMSE) per frame over its scored pixels, then the mean over frames.
-
-    NaN where an answer is not a number, which makes an epoch never the best. The ``planes`` of a frame in colour follow
-    one another in the batch.
-    """
-
-    higher_is_better = True
-    full_state_update = False
-    total: Tensor
-    frames: Tensor
-
-    def __init__(self, planes: int = 1) -> None:
-        super().__init__()
-        self.planes = planes
-        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("frames", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
-
-    def update(self, y: Tensor, target: Target) -> None:
-        y, truth, scored = (part.reshape(-1, self.planes, *part.shape[-2:]) for part in (y, *target))
-        values = psnr(y, truth, scored > 0)
-        known = ~values.isnan()
-        self.total += values[known].sum()
-        self.frames += known.sum()
-
-    def compute(self) -> Tensor:
-        mean = self.total / self.frames
-        return torch.where(mean.isneginf(), torch.nan, mean)

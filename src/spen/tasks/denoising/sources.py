@@ -1,4 +1,4 @@
-"""Batches of crops for training, and of whole frames for scoring."""
+"""Batches of crops for training, of whole frames for scoring, and the metric that scores them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
+from torchmetrics import Metric
 
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Frame, Frames, generator_of
 from spen.tasks.denoising.energy import Observed, with_noise
-from spen.tasks.denoising.losses import observation, target
+from spen.tasks.denoising.losses import Target, observation, target
+from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import frame_noise
 
@@ -81,3 +84,33 @@ class FrameSource:
             each = [frame_noise(frame, self.kind).expand(frame.truth.shape[0]) for frame in frames]
             x = with_noise(x, torch.cat(each))
         return x, target(whole, self.every_pixel)
+
+
+class PSNR(Metric):
+    """20·log10(1 / RMSE) per frame over its scored pixels, then the mean over frames.
+
+    NaN where an answer is not a number, which makes an epoch never the best. The ``planes`` of a frame in colour follow
+    one another in the batch.
+    """
+
+    higher_is_better = True
+    full_state_update = False
+    total: Tensor
+    frames: Tensor
+
+    def __init__(self, planes: int = 1) -> None:
+        super().__init__()
+        self.planes = planes
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("frames", torch.zeros((), dtype=torch.long), dist_reduce_fx="sum")
+
+    def update(self, y: Tensor, target: Target) -> None:
+        y, truth, scored = (part.reshape(-1, self.planes, *part.shape[-2:]) for part in (y, *target))
+        values = psnr(y, truth, scored > 0)
+        known = ~values.isnan()
+        self.total += values[known].sum()
+        self.frames += known.sum()
+
+    def compute(self) -> Tensor:
+        mean = self.total / self.frames
+        return torch.where(mean.isneginf(), torch.nan, mean)
