@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from spen.tasks.denoising.data import PEAK_M, Frame, depth_frame
 from spen.tasks.denoising.datasets import open_splits
+from spen.tasks.denoising.noise_estimate import sensor_strength
 from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.sensor import Sensor
 
@@ -53,12 +54,19 @@ def line(name: str, frames: list[Frame]) -> str:
     return f"| {name} | {size:.3f} | " + " | ".join(f"{value:.2f}" for value in lags) + " |"
 
 
+def strengths(frames: list[Frame]) -> str:
+    """The smallest and the largest estimate of the strength."""
+    found = [float(sensor_strength(f.noisy[None], f.valid[None].float())) for f in frames]
+    return f"estimated strength {min(found):.2f} to {max(found):.2f}"
+
+
 def main() -> None:
     splits = open_splits(find_regime("redkitchen"))
     frames = [splits.train.frame(i) for i in range(0, len(splits.train), 20)]
-    print(line("RedKitchen", frames))
+    print(line("RedKitchen", frames), strengths(frames))
     for name, share in (("`kinect:1`", 1.0), ("`depth-sensor:1`", 0.0)):
-        print(line(name, list(readings(frames, Sensor(correlated=share)))))
+        simulated = list(readings(frames, Sensor(correlated=share)))
+        print(line(name, simulated), strengths(simulated))
 
 
 if __name__ == "__main__":
