@@ -69,17 +69,21 @@ def test_levels_of_a_sensor_are_drawn_evenly_in_the_logarithm() -> None:
     assert float((even < 2).float().mean()) == pytest.approx(0.25, abs=0.03)
 
 
-def test_a_model_is_told_the_estimate_of_correlated_noise() -> None:
-    """An estimate by high frequencies takes correlated noise for weaker: training must tell the same."""
+def test_the_noise_level_of_correlated_noise_is_its_estimate() -> None:
+    """An estimate by high frequencies is lower than the strength: training must use what prediction will estimate."""
     frames = Rooms("train", 4)
-    told = {}
+    given = {}
     for name in ("depth-sensor:4", "kinect:4"):
-        crops = Crops(frames, (32, 48), noise=parse_noise(name), kind="depth-sensor")
-        noise = crops.noisy_batch(0, 0, 4)[1]
+        crops = Crops(frames, frames.truth(0).shape[1:], noise=parse_noise(name), kind="depth-sensor")  # whole frames
+        batch, noise = crops.noisy_batch(0, 0, 4)
         assert noise is not None
-        told[name] = noise / SENSOR_UNIT
-    assert torch.allclose(told["depth-sensor:4"], torch.tensor(4.0))
-    assert 1.2 < float(told["kinect:4"].min()) < float(told["kinect:4"].max()) < 2.8
+        given[name] = noise, noise_estimate(Observation(batch.noisy, batch.valid.float()), "depth-sensor").flatten()
+    white, estimate = given["depth-sensor:4"]
+    assert torch.equal(white, torch.full((4,), 4 * SENSOR_UNIT))
+    assert torch.allclose(estimate, white, rtol=0.1)
+    correlated, estimate = given["kinect:4"]
+    assert torch.allclose(correlated, estimate)
+    assert bool((correlated < 0.7 * white).all())
 
 
 def test_the_loss_of_a_range_of_noise_counts_decibels() -> None:
