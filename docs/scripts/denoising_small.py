@@ -24,7 +24,8 @@ from spen.tasks.denoising.build import build
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms, Subset
 from spen.tasks.denoising.losses import observation, target
-from spen.tasks.denoising.recipes import Classical, System, find_recipe
+from spen.tasks.denoising.methods import Classical, System
+from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS, find_regime
 from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.denoising.train import evaluate

@@ -7,9 +7,8 @@ a change of anything that the network reads leads to another program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from spen.arguments import require
-from spen.gradients.compiled.guards import INSTEAD, Entry, Guarded, Key, NotTraceable, key_of, signature
+from spen.gradients.compiled.errors import NotTraceable
+from spen.gradients.compiled.guards import Guarded, Key, key_of, signature
+from spen.gradients.compiled.states import Built, Call, Slot, watched, without_advice
 from spen.gradients.second_order import Graph, NotTwiceDifferentiable
-from spen.gradients.snapshots import generators, same
 from spen.tensors import flatten, strangers, tensors_of, tree_map
 
 if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
@@ -83,7 +83,7 @@ class Derivatives:
             raise ValueError(f"Derivatives needs patience ≥ 0 and shapes ≥ 1, not {patience} and {shapes}")
         self.network, self.compile, self.fuse = network, compile, fuse
         self.patience, self.shapes = patience, shapes
-        self._slots: dict[Key, _Slot] = {}
+        self._slots: dict[Key, Slot] = {}
 
     def gradient(self, y: Tensor, features: Any = None) -> tuple[Tensor, Tensor]:
         """(the numbers of the network, ∇E): for energies, (E, minus the forces)."""
@@ -130,7 +130,7 @@ class Derivatives:
         if call is None:
             return self._plain(kind, y, v, features)
         if call.entry.built is None:
-            with _watched(call, self._name, y.device) as built:
+            with watched(call, self._name, y.device) as built:
                 return self._plain(kind, y, v, features, built)
         inputs = call.inputs if v is None else [*call.inputs, v]
         ready = self._joint(kind, call, inputs, features)
@@ -174,7 +174,7 @@ class Derivatives:
         return f"network {type(self.network).__name__}"
 
     def _plain(
-        self, kind: str, y: Tensor, v: Tensor | None, features: Any, built: _Built | None = None
+        self, kind: str, y: Tensor, v: Tensor | None, features: Any, built: Built | None = None
     ) -> tuple[Tensor, ...]:
         """By autograd, without a program. ``built`` gets the operations that can be differentiated only once."""
         graph, second = torch.is_grad_enabled(), kind != GRADIENT
@@ -214,7 +214,7 @@ class Derivatives:
 
     # ── programs ──
 
-    def _looked_up(self, y: Tensor, features: Any) -> _Call | None:
+    def _looked_up(self, y: Tensor, features: Any) -> Call | None:
         """The graph for the present state of everything that the network reads, and its inputs; None: no program."""
         wanted = y.is_cuda if self.compile is None else self.compile
         if not wanted or not y.numel() or _within_something_else(y) or strangers(features):
@@ -225,7 +225,7 @@ class Derivatives:
         key = (signature(y), y.stride(), *key_of(*flatten(features)))
         slot = self._slots.get(key)
         if slot is None:
-            slot = _Slot()
+            slot = Slot()
             if len(self._slots) < MANY_SHAPES:
                 self._slots[key] = slot
         if slot.plain is not None:
@@ -240,7 +240,7 @@ class Derivatives:
             slot.give_up(error)
             return None
 
-    def _guarded(self, slot: _Slot, y: Tensor, leaves: list[Tensor], features: Any) -> _Call:
+    def _guarded(self, slot: Slot, y: Tensor, leaves: list[Tensor], features: Any) -> Call:
         if slot.guarded is None:
             slot.guarded = Guarded(evaluate, f"the {self._name}")
         leaf, cut = y.detach().requires_grad_(), tree_map(_leaf, features)
@@ -254,13 +254,13 @@ class Derivatives:
         given = {id(own): t for own, t in zip((leaf, *tensors_of(cut)), (y, *leaves), strict=True)}
         places = {id(t): i for i, t in enumerate(tensors)}
         found = [places.get(id(t)) for t in tensors_of(cut)]
-        return _Call(slot, entry, [given.get(id(t), t) for t in tensors], places[id(leaf)], found)
+        return Call(slot, entry, [given.get(id(t), t) for t in tensors], places[id(leaf)], found)
 
     def _joint(
-        self, kind: str, call: _Call, inputs: list[Tensor], features: Any
+        self, kind: str, call: Call, inputs: list[Tensor], features: Any
     ) -> tuple[Joint, list[tuple[Tensor, int | None]]] | None:
         """The program, and for ``product`` the index of each target among the inputs."""
-        built: _Built = call.entry.built
+        built: Built = call.entry.built
         if built.plain is not None:
             return None
         reached = tuple(i for i, t in enumerate(inputs) if t.requires_grad)
@@ -281,12 +281,12 @@ class Derivatives:
                 self._require_same(kind, call, inputs, features, joint)
                 built.programs[key] = joint
             except NotTraceable as error:
-                built.plain = _without_advice(error)
+                built.plain = without_advice(error)
                 call.slot.why = built.plain
                 return None
         return built.programs[key], crossed
 
-    def _require_same(self, kind: str, call: _Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
+    def _require_same(self, kind: str, call: Call, inputs: list[Tensor], features: Any, joint: Joint) -> None:
         """Refuse a program whose results differ from those of autograd."""
         y, v = inputs[call.point], None if kind == GRADIENT else inputs[-1]
         with torch.no_grad():
@@ -298,7 +298,7 @@ class Derivatives:
                 raise NotTraceable(f"the {self._name} cannot be traced: its program has other derivatives than itself")
 
     def _made(
-        self, kind: str, call: _Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
+        self, kind: str, call: Call, inputs: list[Tensor], reached: tuple[int, ...], by: tuple[int, ...], graph: bool
     ) -> Joint:
         from spen.gradients.compiled.joint import Joint
         from spen.gradients.compiled.lower import lowered
@@ -321,72 +321,6 @@ class Derivatives:
     def __repr__(self) -> str:
         given = [f"{n}={getattr(self, n)}" for n, d in (("compile", None), ("fuse", True)) if getattr(self, n) is not d]
         return f"Derivatives({', '.join([type(self.network).__name__, *given])})"
-
-
-# ── what is known of a network, by the shape of its inputs and the state of all that it reads ──
-
-
-@dataclass
-class _Built:
-    """What is known of one state of the network."""
-
-    once: list[str] = field(default_factory=list)  # operations that can be differentiated only once
-    plain: str | None = None  # why there are no programs
-    programs: dict[Any, Joint] = field(default_factory=dict)
-
-
-@dataclass
-class _Slot:
-    """Inputs of one shape."""
-
-    met: int = 0
-    guarded: Guarded | None = None
-    plain: str | None = None  # why this shape stays plain
-    why: str | None = None  # why the latest state of the network does
-
-    def give_up(self, error: Exception) -> None:
-        self.plain, self.guarded = _without_advice(error), None
-
-    def state(self) -> str:
-        if self.plain is not None:
-            return f"plain, {self.plain}"
-        if self.guarded is None:
-            return f"plain, met {self.met} time{'s' if self.met != 1 else ''}"
-        count = sum(len(entry.built.programs) for entry in self.guarded.entries if entry.built is not None)
-        return f"compiled, {count} program{'s' if count != 1 else ''}" + (f"; {self.why}" if self.why else "")
-
-
-@dataclass(frozen=True)
-class _Call:
-    """The graph of the network as it is now, and what it reads."""
-
-    slot: _Slot
-    entry: Entry
-    inputs: list[Tensor]
-    point: int
-    features: list[int | None]  # the place of each tensor of the features among the inputs
-
-
-@contextmanager
-def _watched(call: _Call, name: str, device: torch.device) -> Iterator[_Built]:
-    """Note whether a plain evaluation draws random numbers or writes into what it reads: a program must not."""
-    built = call.entry.built = _Built()
-    constants = [(t, t.detach().clone()) for t in call.inputs if not t.requires_grad]
-    before = generators(device)
-    try:
-        yield built
-    except BaseException:
-        call.entry.built = None  # to be watched again
-        raise
-    if not same(before, generators(device)):
-        built.plain = f"the {name} draws random numbers"
-    elif not all(torch.equal(t, then) for t, then in constants):
-        built.plain = f"the {name} writes into a tensor that it reads"
-    call.slot.why = built.plain
-
-
-def _without_advice(error: Exception) -> str:
-    return str(error).removesuffix(INSTEAD).rstrip(" .")
 
 
 def _shape(key: Key) -> str:

@@ -31,7 +31,8 @@ import spen
 from spen.domains import Box, Reals, Simplex
 from spen.gradients import Auto, Checkpointed, Compiled, Exact, ForwardOverReverse, GradientStrategy, auto
 from spen.gradients.compiled import cuda_graphs
-from spen.gradients.compiled.guards import Guarded, NotTraceable
+from spen.gradients.compiled.errors import NotTraceable
+from spen.gradients.compiled.guards import Guarded
 from spen.gradients.replay import Tape
 from spen.rules import GradientDescent, Momentum
 from tests.gradients import readable_functions, readable_modules, readable_process  # noqa: F401  they add to KINDS

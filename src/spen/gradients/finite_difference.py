@@ -10,8 +10,8 @@ from torch import Tensor
 
 from spen.descent.potential import Potential, ScoreFunction
 from spen.energies.compose import evaluate
-from spen.gradients.replay import Replayed, added, vjp
-from spen.gradients.second_order import Products, exact_product
+from spen.gradients.replay import Replayed
+from spen.gradients.second_order import Products, added, exact_product, vjp
 from spen.gradients.snapshots import drawing_from, generators
 from spen.tensors import flat, tree_map
 

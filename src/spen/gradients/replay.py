@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from spen.descent.loop import Descend, Iterates, Step
 from spen.descent.potential import Inspect, Potential, ScoreFunction, is_replica
-from spen.gradients.second_order import Products, exact_product, require_known_tensors
+from spen.gradients.second_order import Products, exact_product, plus, require_known_tensors, vjp
 from spen.gradients.snapshots import Held, States, drawing_from, generators, same, set_generators
 from spen.protocols import GradientStrategy
 
@@ -381,29 +381,6 @@ def _masked(bar: Tensor | None, kept: Tensor) -> Tensor | None:
 
 def _only(direction: Tensor, rows: Tensor) -> Tensor:
     return torch.where(rows.view(-1, *[1] * (direction.dim() - 1)), direction, 0.0)
-
-
-def added(first: Products, second: Products) -> Products:
-    """The sum of two products."""
-    return plus(first[0], second[0]), [plus(a, b) for a, b in zip(first[1], second[1], strict=True)]
-
-
-def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """a + b, where None is zero."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b
-
-
-def vjp(
-    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], inputs: list[Tensor], *, create_graph: bool = False
-) -> list[Tensor | None]:
-    """The cotangents of the inputs from those of the outputs; None is zero, and an output may be a constant."""
-    live = [(o, bar) for o, bar in zip(outputs, cotangents, strict=True) if bar is not None and o.requires_grad]
-    if not live or not inputs:
-        return [None] * len(inputs)
-    reached, given = zip(*live, strict=True)
-    return list(torch.autograd.grad(reached, inputs, given, create_graph=create_graph, allow_unused=True))
 
 
 def autocast_of(tensor: Tensor) -> Callable[[], torch.autocast]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,3 +183,26 @@ def refuse_half_precision(energy: nn.Module, dtypes: set[torch.dtype]) -> None:
             f"the energy {type(energy).__name__} computes in {dtype}, where finite differences are noise: keep its "
             "parameters in float32 (torch.autocast may lower the precision of training), or use gradient=Checkpointed()"
         )
+
+
+def added(first: Products, second: Products) -> Products:
+    """The sum of two products."""
+    return plus(first[0], second[0]), [plus(a, b) for a, b in zip(first[1], second[1], strict=True)]
+
+
+def plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """a + b, where None is zero."""
+    if a is None or b is None:
+        return b if a is None else a
+    return a + b
+
+
+def vjp(
+    outputs: Sequence[Tensor], cotangents: Sequence[Tensor | None], inputs: list[Tensor], *, create_graph: bool = False
+) -> list[Tensor | None]:
+    """The cotangents of the inputs from those of the outputs; None is zero, and an output may be a constant."""
+    live = [(o, bar) for o, bar in zip(outputs, cotangents, strict=True) if bar is not None and o.requires_grad]
+    if not live or not inputs:
+        return [None] * len(inputs)
+    reached, given = zip(*live, strict=True)
+    return list(torch.autograd.grad(reached, inputs, given, create_graph=create_graph, allow_unused=True))

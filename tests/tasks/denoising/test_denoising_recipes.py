@@ -14,7 +14,8 @@ from spen.tasks.denoising.build import build, denoiser
 from spen.tasks.denoising.data import Frame
 from spen.tasks.denoising.energy import ConvexDeepPrior, DeepPrior, Observation
 from spen.tasks.denoising.losses import target
-from spen.tasks.denoising.recipes import PAPER, RECIPES, Recipe, Schedule, System, find_recipe
+from spen.tasks.denoising.methods import Recipe, Schedule, System
+from spen.tasks.denoising.recipes import PAPER, RECIPES, find_recipe
 from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.train import stages_of
 

@@ -17,8 +17,9 @@ from spen.tasks.denoising import report, train
 from spen.tasks.denoising import reproduce as table_module
 from spen.tasks.denoising.crops import Crops, windows
 from spen.tasks.denoising.data import Frame
+from spen.tasks.denoising.methods import Network, System
 from spen.tasks.denoising.noise import parse_noise
-from spen.tasks.denoising.recipes import ABLATION, Network, System, expand_rows, find_recipe
+from spen.tasks.denoising.recipes import ABLATION, expand_rows, find_recipe
 from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure
 from spen.tasks.denoising.reproduce import Job, _place, finished, join, line_of, options_by_row, reproduce
 from spen.tasks.task import ReproduceOrder

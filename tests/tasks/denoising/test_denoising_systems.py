@@ -20,9 +20,10 @@ from spen.tasks.denoising.datasets import open_splits
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import load_image
 from spen.tasks.denoising.losses import Target, masked_squared_error, summed_squared_error
+from spen.tasks.denoising.methods import Classical, System
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.predict import FileDenoiser
-from spen.tasks.denoising.recipes import RECIPES, Classical, System, find_recipe
+from spen.tasks.denoising.recipes import RECIPES, find_recipe
 from spen.tasks.denoising.regimes import REGIMES, find_regime
 from spen.tasks.denoising.reproduce import Job, run_job
 from spen.tasks.denoising.sources import PSNR, CropSource, FrameSource

@@ -17,7 +17,8 @@ from spen.tasks.denoising import unet
 from spen.tasks.denoising.build import DenoiserPretraining, FillHoles, build, build_model
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.losses import Target, masked_squared_error
-from spen.tasks.denoising.recipes import System, find_recipe
+from spen.tasks.denoising.methods import System
+from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.train import stages_of, train
 from spen.tasks.denoising.unet import SHARE, DenoiserEnergy, UNetDenoiser, UNetPrior

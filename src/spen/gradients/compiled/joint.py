@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
+from spen.gradients.compiled.errors import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.fx_nodes import is_view, writes
-from spen.gradients.compiled.guards import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.simplify import ancestors, part_of, simplified
 from spen.gradients.compiled.trace import Lowering, traced
-from spen.gradients.replay import vjp
+from spen.gradients.second_order import vjp
 
 Function = Callable[[list[Tensor]], list[Tensor]]
 """Differentiable: its results are on the graph of its arguments, those that are derivatives included."""

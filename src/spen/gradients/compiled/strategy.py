@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential
 from spen.gradients.compiled.cuda_graphs import Recorder
-from spen.gradients.compiled.guards import Guarded, Key, NotTraceable, key_of, signature
+from spen.gradients.compiled.errors import NotTraceable
+from spen.gradients.compiled.guards import Guarded, Key, key_of, signature
 from spen.gradients.forward_over_reverse import ForwardOverReverse
 from spen.gradients.replay import Checkpointed, Replayed, Tape, refuse_replica, replayed_by
 from spen.gradients.second_order import require_known_tensors

@@ -18,8 +18,9 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spen.descent.potential import Potential, identity, score
+from spen.gradients.compiled.errors import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.fx_nodes import is_view, writes
-from spen.gradients.compiled.guards import INSTEAD, Guarded, NotTraceable, reason
+from spen.gradients.compiled.guards import Guarded
 from spen.gradients.compiled.keep import cache_results, only_cached
 from spen.gradients.compiled.norms import written_out
 from spen.gradients.compiled.simplify import simplified, speaks_to_host

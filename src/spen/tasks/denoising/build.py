@@ -38,9 +38,10 @@ from spen.tasks.denoising.energy import (
 )
 from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.losses import Target, log_squared_error, masked_squared_error, summed_squared_error
+from spen.tasks.denoising.methods import Classical, Network, Recipe, System
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import noise_estimate
-from spen.tasks.denoising.recipes import Classical, Network, Recipe, System, find_recipe
+from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import Regime, find_regime
 from spen.tasks.denoising.unet import DenoiserEnergy, UNetDenoiser, UNetPrior
 

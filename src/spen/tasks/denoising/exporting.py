@@ -15,7 +15,7 @@ from torch import Tensor
 import spen
 from spen.export import BATCH, Exportable, Size
 from spen.tasks.denoising.energy import NoisyObservation, Observation
-from spen.tasks.denoising.recipes import Recipe, System
+from spen.tasks.denoising.methods import Recipe, System
 
 __all__ = ["LARGEST", "exportable", "fill_any_size", "fill_onnx"]
 

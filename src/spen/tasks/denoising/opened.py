@@ -18,8 +18,9 @@ from spen.tasks.denoising.build import Denoise, build, denoiser
 from spen.tasks.denoising.data import Frames
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import list_images
+from spen.tasks.denoising.methods import Classical, Recipe, System
 from spen.tasks.denoising.predict import FileDenoiser, tiled
-from spen.tasks.denoising.recipes import Classical, Recipe, System, default_data, find_recipe
+from spen.tasks.denoising.recipes import default_data, find_recipe
 from spen.tasks.denoising.regimes import Holes, Regime, find_regime
 from spen.tasks.task import Opened, Progress, Scores
 

@@ -23,7 +23,8 @@ from spen.models import open_model
 from spen.storage import write_json, write_whole
 from spen.tasks.denoising.datasets import open_splits
 from spen.tasks.denoising.holes import fill_pyramid
-from spen.tasks.denoising.recipes import ABLATION, RECIPES, Classical, Recipe, System, expand_rows, find_recipe
+from spen.tasks.denoising.methods import Classical, Recipe, System
+from spen.tasks.denoising.recipes import ABLATION, RECIPES, expand_rows, find_recipe
 from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.report import write_report
 from spen.tasks.denoising.train import describe_run, evaluate, train

@@ -20,10 +20,10 @@ from spen.tasks.denoising.datasets import Splits, open_splits
 from spen.tasks.denoising.energy import Observed, with_noise
 from spen.tasks.denoising.folder import large_enough
 from spen.tasks.denoising.losses import masked_squared_error, planes
+from spen.tasks.denoising.methods import Classical, Recipe, System
 from spen.tasks.denoising.metrics import clamped_psnr, hole_rmse_mm, mean_over_frames, psnr
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import frame_noise
-from spen.tasks.denoising.recipes import Classical, Recipe, System
 from spen.tasks.denoising.regimes import Regime
 from spen.tasks.denoising.sources import PSNR, CropSource, FrameSource
 from spen.tasks.task import Progress
