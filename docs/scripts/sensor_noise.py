@@ -64,8 +64,8 @@ def main() -> None:
     splits = open_splits(find_regime("redkitchen"))
     frames = [splits.train.frame(i) for i in range(0, len(splits.train), 20)]
     print(line("RedKitchen", frames), strengths(frames))
-    for name, share in (("`kinect:1`", 1.0), ("`depth-sensor:1`", 0.0)):
-        simulated = list(readings(frames, Sensor(correlated=share)))
+    for name, correlated in (("`kinect:1`", True), ("`depth-sensor:1`", False)):
+        simulated = list(readings(frames, Sensor(correlated=correlated)))
         print(line(name, simulated), strengths(simulated))
 
 

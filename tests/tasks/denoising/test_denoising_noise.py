@@ -23,7 +23,7 @@ from spen.tasks.denoising.noise import Noise, parse_noise
 from spen.tasks.denoising.noise_estimate import gaussian_sigma, noise_estimate, sensor_strength
 from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import find_regime
-from spen.tasks.denoising.simulate import SENSOR_UNIT, draw_levels, noisy
+from spen.tasks.denoising.simulate import CORRELATED, SENSOR_UNIT, draw_levels, noisy
 from spen.tasks.denoising.sources import CropSource
 
 # ── as it is written ──
@@ -69,21 +69,20 @@ def test_levels_of_a_sensor_are_drawn_evenly_in_the_logarithm() -> None:
     assert float((even < 2).float().mean()) == pytest.approx(0.25, abs=0.03)
 
 
-def test_the_noise_level_of_correlated_noise_is_its_estimate() -> None:
-    """An estimate by high frequencies is lower than the strength: training must use what prediction will estimate."""
+def test_the_noise_level_of_correlated_noise_is_what_will_be_estimated() -> None:
+    """Of whole frames, for which the estimate is known, at both ends of the range."""
     frames = Rooms("train", 4)
-    given = {}
-    for name in ("depth-sensor:4", "kinect:4"):
-        crops = Crops(frames, frames.truth(0).shape[1:], noise=parse_noise(name), kind="depth-sensor")  # whole frames
-        batch, noise = crops.noisy_batch(0, 0, 4)
-        assert noise is not None
-        given[name] = noise, noise_estimate(Observation(batch.noisy, batch.valid.float()), "depth-sensor").flatten()
-    white, estimate = given["depth-sensor:4"]
-    assert torch.equal(white, torch.full((4,), 4 * SENSOR_UNIT))
-    assert torch.allclose(estimate, white, rtol=0.1)
-    correlated, estimate = given["kinect:4"]
-    assert torch.allclose(correlated, estimate)
-    assert bool((correlated < 0.7 * white).all())
+    for strength in (0.5, 15):
+        for name in (f"depth-sensor:{strength}", f"kinect:{strength}"):
+            crops = Crops(frames, frames.truth(0).shape[1:], noise=parse_noise(name), kind="depth-sensor")
+            batch, level = crops.noisy_batch(0, 0, 4)
+            estimate = noise_estimate(Observation(batch.noisy, batch.valid.float()), "depth-sensor").flatten()
+            assert level is not None
+            assert torch.allclose(level, estimate, rtol=0.16), name
+    mixed = Crops(frames, (32, 48), noise=parse_noise("depth-sensor|kinect:2"), kind="depth-sensor")
+    levels = torch.cat([level for k in range(10) if (level := mixed.noisy_batch(0, 4 * k, 4)[1]) is not None])
+    found = {round(float(v), 2) for v in levels / SENSOR_UNIT}
+    assert found == {2.0, round(2 * CORRELATED, 2)}
 
 
 def test_the_loss_of_a_range_of_noise_counts_decibels() -> None:

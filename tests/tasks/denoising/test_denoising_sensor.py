@@ -223,17 +223,16 @@ def test_noise_is_correlated_between_neighbours_if_asked_for() -> None:
     def correlation(errors: torch.Tensor, lag: int) -> float:
         return float((errors[..., :-lag] * errors[..., lag:]).mean() / errors.square().mean())
 
-    white, smooth = (disparity_errors(Sensor(correlated=share, quantum=0.0)) for share in (0.0, 1.0))
+    white, smooth = (disparity_errors(Sensor(correlated=correlated, quantum=0.0)) for correlated in (False, True))
     assert abs(correlation(white, 1)) < 0.02
     # Variances a²/9, a² e^(−d²/4·1.5²) and a² e^(−d²/4·6²) at the lag d.
     for lag in (1, 3, 8):
         expected = sum(math.exp(-(lag**2) / (4 * width**2)) for width in (1.5, 6.0)) / (2 + 1 / 9)
         assert correlation(smooth, lag) == pytest.approx(expected, abs=0.05)
     assert float(smooth.std()) == pytest.approx(Sensor().axial * math.sqrt(2 + 1 / 9), rel=0.05)
-    mixed = disparity_errors(Sensor(correlated=0.5, quantum=0.0), maps=200).flatten(1).std(1)
-    assert 0.4 < float((mixed > 1.2 * Sensor().axial).float().mean()) < 0.6
-
-
-def test_a_share_of_correlated_readings_is_a_share() -> None:
-    with pytest.raises(ValueError, match="correlated is 1.5 but is a share from 0 to 1"):
-        Sensor(correlated=1.5)
+    wall = torch.full((4, 1, 60, 80), 2.0)
+    mixed = Sensor(quantum=0.0)(
+        wall, torch.Generator().manual_seed(0), correlated=torch.tensor([True, False, True, False])
+    )
+    spread = (Sensor().focal * Sensor().baseline / mixed.depth).flatten(1).std(1) / Sensor().axial
+    assert torch.allclose(spread, torch.tensor([1.45, 1.0, 1.45, 1.0]), atol=0.2)

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from spen.tasks.denoising.data import Frame, Frames, generator_of
-from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.noise import Kind, Noise
-from spen.tasks.denoising.noise_estimate import frame_noise, noise_estimate
-from spen.tasks.denoising.simulate import deviations, draw_levels, noisy, read_again
+from spen.tasks.denoising.noise_estimate import frame_noise
+from spen.tasks.denoising.simulate import deviations, draw_correlated, draw_levels, noisy, read_again
 
 CROP = (96, 128)
 
@@ -130,8 +129,7 @@ class Crops:
         """`noise` is drawn anew for every crop, in place of what the frames came with: a net that meets the same noise
         again and again memorises it. A sensor reads whole frames anew, since what it misses depends on what stands
         around. With `kind`, `noisy_batch` also returns the noise of every crop: the level that was drawn, or an
-        estimate from the whole frame where noise is real or correlated. An estimate takes correlated noise for weaker
-        than it is, and a model is given in training what will be estimated later.
+        estimate from the whole frame where noise is real.
         """
         self.frames, self.size, self.seed, self.flips = frames, size, seed, flips
         self.device, self.noise, self.kind = torch.device(device), noise, kind
@@ -147,34 +145,32 @@ class Crops:
         indices, noise = np.arange(first, first + count), self.noise
         which = np.array([crop_frame(self.seed, epoch, index, len(self.frames)) for index in indices.tolist()])
         levels = None if noise is None else draw_levels(noise, count, self._generator(epoch, first, 5))
-        sensor, crops, estimates = self._generator(epoch, first, 3), dict[int, Tensor](), dict[int, Tensor]()
+        correlated = None if noise is None else draw_correlated(noise, count, self._generator(epoch, first, 7))
+        sensor, crops = self._generator(epoch, first, 3), dict[int, Tensor]()
         for stack in self._stacks_of(which):
             members = np.flatnonzero(np.isin(which, stack.indices))
             rows, parts = np.searchsorted(stack.indices, which[members]), stack.parts
             places = windows(stack.integrals, rows, self.seed, epoch, indices[members], self.size, self.flips)
             if levels is not None and noise is not None and noise.kind == "depth-sensor":
                 parts = parts[:, torch.from_numpy(rows).to(self.device)]
-                parts, rows = read_again(parts, levels[members], sensor, noise.correlated), np.arange(len(rows))
-                if noise.correlated and self.kind is not None:
-                    levels_seen = noise_estimate(Observation(parts[0], parts[1]), self.kind).flatten()
-                    estimates.update(zip(members.tolist(), levels_seen, strict=True))
+                of_members = None if correlated is None else correlated[members]
+                parts, rows = read_again(parts, levels[members], sensor, of_members), np.arange(len(rows))
             for member, row, *window in zip(*(a.tolist() for a in (members, rows, *places)), strict=True):
                 crops[member] = _cut(parts[:, row], self.size, *window)
         noisy_, valid, truth, *masks = torch.stack([crops[member] for member in range(count)], 1)
         if levels is not None and noise is not None and noise.kind != "depth-sensor":
             noisy_ = noisy(noise, truth, levels, self._generator(epoch, first, 2))
         found = Frame(noisy_, valid > 0, truth, *(mask > 0 for mask in masks))
-        return Frame(*(part.flatten(0, 1)[:, None] for part in found)), self._noise_of(truth, which, levels, estimates)
+        level = self._noise_of(truth, which, levels, correlated)
+        return Frame(*(part.flatten(0, 1)[:, None] for part in found)), level
 
     def _noise_of(
-        self, truth: Tensor, which: NDArray[np.int64], levels: Tensor | None, estimates: dict[int, Tensor]
+        self, truth: Tensor, which: NDArray[np.int64], levels: Tensor | None, correlated: Tensor | None
     ) -> Tensor | None:  # (count·C,)
         if self.kind is None:
             return None
-        if estimates:
-            noise = torch.stack([estimates[member] for member in range(len(which))])
-        elif self.noise is not None and levels is not None:
-            noise = deviations(self.noise, levels, truth)
+        if self.noise is not None and levels is not None:
+            noise = deviations(self.noise, levels, truth, correlated)
         else:
             for index in set(which.tolist()) - self._estimates.keys():
                 self._estimates[index] = frame_noise(self.frames.frame(index), self.kind)

@@ -23,7 +23,7 @@ from spen.tasks.denoising.noise import Noise
 from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS
 from spen.tasks.denoising.rooms.scenes import SPLITS, room_frame
 from spen.tasks.denoising.sensor import Sensor
-from spen.tasks.denoising.simulate import draw_levels, noisy
+from spen.tasks.denoising.simulate import draw_correlated, draw_levels, noisy
 
 CLEAN_UNITS_PER_MM = 2.0
 """The prepared 7-Scenes frames store truth in half millimetres."""
@@ -187,5 +187,6 @@ class Simulated(Frames):
         generator = generator_of(self.seed, self.purpose, epoch, index)
         level = draw_levels(self.noise, 1, generator)
         if self.noise.kind == "depth-sensor":
-            return depth_frame(*Sensor(float(level), correlated=self.noise.correlated)(truth, generator), truth)
+            correlated = draw_correlated(self.noise, 1, generator)
+            return depth_frame(*Sensor(float(level))(truth, generator, correlated=correlated), truth)
         return image_frame(noisy(self.noise, truth[None], level, generator)[0], truth)

@@ -33,9 +33,9 @@ class Sensor:
     Where readings are missing is geometry and does not depend on it, except that jittered edges fray.
 
     Jitter and axial noise are white. A real Kinect matches windows of pixels, so its noise is correlated between
-    neighbours: ``correlated`` is the share of readings (drawn per map) whose jitter is smoothed over 1.5 pixels and
-    whose axial noise is white noise (a third of ``axial``) and noise smoothed over 1.5 and over 6 pixels (``axial``
-    each). `docs/scripts/sensor_noise.py` compares it with RedKitchen.
+    neighbours. With ``correlated`` the jitter is smoothed over 1.5 pixels, and the axial noise is a sum of white noise
+    (a third of ``axial``) and of noise smoothed over 1.5 and over 6 pixels (``axial`` each).
+    `docs/scripts/sensor_noise.py` compares it with RedKitchen.
     """
 
     strength: float = 1.0
@@ -47,14 +47,12 @@ class Sensor:
     grazing: float = 80.0  # degrees between the ray and the normal beyond which most readings are lost
     near: float = 0.5  # metres
     far: float = 4.0  # metres
-    correlated: float = 0.0  # share of the readings
+    correlated: bool = False
 
     def __post_init__(self) -> None:
         for name in ("strength", "axial", "quantum", "lateral"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)} but must not be negative")
-        if not 0 <= self.correlated <= 1:
-            raise ValueError(f"correlated is {self.correlated} but is a share from 0 to 1")
         if not 0 < self.near < self.far:
             raise ValueError(f"near is {self.near} m and far {self.far} m; the range must satisfy 0 < near < far")
         if not self.focal > 0 or not self.baseline > 0:
@@ -65,6 +63,7 @@ class Sensor:
         depth: Tensor,  # (H, W), (1, H, W) or (B, 1, H, W), metres, 0 = unknown
         generator: torch.Generator,
         strengths: Tensor | None = None,  # (B,), of each map, in place of `strength`
+        correlated: Tensor | None = None,  # (B,) bool, of each map, in place of `correlated`
     ) -> Reading:
         """One reading; all its randomness comes from `generator`, which must be on the depth's device."""
         if depth.dim() < 2 or (depth.dim() > 2 and depth.shape[-3] != 1):
@@ -75,7 +74,9 @@ class Sensor:
         lost = self._grazing(z, generator) | self._shadow(disparity) | (z < self.near) | (z > self.far)
         strength = torch.tensor(self.strength, device=z.device) if strengths is None else strengths.to(z)
         strength = strength.view(-1, 1, 1, 1)
-        kinect = self._draw_correlated(len(z), generator)
+        if correlated is None and self.correlated:
+            correlated = torch.ones(len(z), dtype=torch.bool, device=z.device)
+        kinect = None if correlated is None else correlated.view(-1, 1, 1, 1)
         shift = _noise((len(z), 2, *z.shape[-2:]), generator, kinect, white=0.0, widths=(1.5,))
         seen, lost = self._jitter(disparity, lost, strength.sqrt() * self.lateral * shift)
         noise = _noise(seen.shape, generator, kinect, white=1 / 3, widths=(1.5, 6.0))
@@ -86,12 +87,6 @@ class Sensor:
         seen = seen.clamp(fb / self.far, fb / self.near)
         reading = torch.where(lost, 0.0, fb / seen)
         return Reading(reading.reshape(depth.shape), ~lost.reshape(depth.shape))
-
-    def _draw_correlated(self, count: int, generator: torch.Generator) -> Tensor | None:  # (count, 1, 1, 1) bool
-        """Which maps get correlated noise; None for no map, and nothing is drawn."""
-        if not self.correlated:
-            return None
-        return torch.rand((count, 1, 1, 1), generator=generator, device=generator.device) < self.correlated
 
     def _jitter(self, disparity: Tensor, lost: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:  # shift (B, 2, H, W)
         """Readings, present or missing, come from a place nearby; between pixels disparity is linear."""
