@@ -136,6 +136,17 @@ def test_scores_by_hand() -> None:
     assert PROBLEMS["shortest-path"].details(-y + 1, x, y)["next steps right"] < 0.7
 
 
+@pytest.mark.parametrize("kind", ["energy", "feedforward"])
+@pytest.mark.parametrize("problem", list(SETS))
+def test_arrays_of_another_shape_are_refused(problem: str, kind: Any) -> None:
+    model = build(Recipe("x", problem=problem, kind=kind, width=4, rounds=1, steps=2, entropy=0.0))
+    path = problem == "shortest-path"
+    needed = r"n×\(n \+ 2\): the edges, the goal and the start" if path else "n×n"
+    for shape in ((1, 3, 4), (1, 9)):
+        with pytest.raises(ValueError, match=f"but a graph or a matrix is {needed}"):
+            model(torch.zeros(shape))
+
+
 def test_baselines_have_the_size_of_the_energies() -> None:
     for name in ("connectivity", "shortest-path"):
         sizes = [sum(p.numel() for p in build(RECIPES[f"{name}{end}"]).parameters()) for end in ("", "-feedforward")]

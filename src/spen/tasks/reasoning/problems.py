@@ -27,6 +27,8 @@ class Problem(ABC):
     """x and y are batch-first tensors; y has a number for every part of the answer."""
 
     network: type[Network]
+    measure = "right"
+    """What the metric is called in the output."""
     entropy: Literal["simplex", "box"] = "simplex"
 
     @abstractmethod
@@ -60,6 +62,13 @@ class Problem(ABC):
     def details(self, answers: Tensor, x: Tensor, y: Tensor) -> dict[str, Any]:
         """Further scores."""
         return {}
+
+
+def require_square(x: Tensor, further: int = 0) -> None:
+    """Refuse an x that is no n×n matrix with so many ``further`` columns."""
+    if x.dim() != 3 or x.shape[2] != x.shape[1] + further:
+        needed = "n×(n + 2): the edges, the goal and the start" if further else "n×n"
+        raise ValueError(f"x has shape {tuple(x.shape[1:])}, but a graph or a matrix is {needed}")
 
 
 # ── sudoku ──
@@ -125,6 +134,7 @@ class Sudoku(Problem):
     """x (B, cells, digits) has a one where a clue is, y is a distribution over the digits of every cell."""
 
     network = PuzzleNetwork
+    measure = "solved"
 
     def domain(self) -> Domain:
         return Simplex()
@@ -178,6 +188,7 @@ class Edges(nn.Module):
     """Logits to start from: 2 where an edge is, −2 where none is."""
 
     def forward(self, x: Tensor) -> Tensor:
+        require_square(x)
         return 4 * x - 2
 
 
@@ -254,6 +265,7 @@ class AtGoal(nn.Module):
         self.distances, self.sure = distances, sure
 
     def forward(self, x: Tensor) -> Tensor:
+        require_square(x, further=2)
         return nn.functional.pad(self.sure * x[..., -2, None], (0, self.distances - 1))
 
 
@@ -316,6 +328,7 @@ class Inverse(Problem):
     """x (B, n, n) is a positive definite matrix, y its inverse."""
 
     network = PairNetwork
+    measure = "mean squared error"
 
     def domain(self) -> Domain:
         return Reals()
@@ -338,6 +351,7 @@ class Zeros(nn.Module):
     """y_0 = 0."""
 
     def forward(self, x: Tensor) -> Tensor:
+        require_square(x)
         return torch.zeros_like(x)
 
 
