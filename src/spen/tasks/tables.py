@@ -13,9 +13,11 @@ def run_folder(folder: Path, row: str, seed: int) -> Path:
     return folder / row.replace(":", ",").replace("/", "-") / f"seed-{seed}"
 
 
-def merge_runs(source: Path, target: Path, result: str) -> None:
-    """Copy the runs below `source` that have a file `result` to the same places below `target`; existing ones stay."""
-    for path in sorted(source.glob(f"**/seed-*/{result}")):
-        run = target / path.parent.relative_to(source)
+def merge_runs(source: Path, out: Path, data: str, result: str) -> None:
+    """Copy the runs of SOURCE/DATA that have a file `result` to the same places below OUT/DATA; existing ones stay."""
+    if not source.is_dir():
+        raise ValueError(f"{source} is no folder to merge")
+    for path in sorted((source / data).glob(f"**/seed-*/{result}")):
+        run = out / path.parent.relative_to(source)
         if not (run / result).exists():
             shutil.copytree(path.parent, run, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))

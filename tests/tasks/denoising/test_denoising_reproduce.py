@@ -21,7 +21,8 @@ from spen.tasks.denoising.methods import Network, System
 from spen.tasks.denoising.noise import parse_noise
 from spen.tasks.denoising.recipes import ABLATION, expand_rows, find_recipe
 from spen.tasks.denoising.report import DEPTH_COLOURS, ablation_lines, images_figure
-from spen.tasks.denoising.reproduce import Job, _place, finished, join, line_of, options_by_row, reproduce
+from spen.tasks.denoising.reproduce import Job, _place, finished, line_of, options_by_row, reproduce
+from spen.tasks.tables import merge_runs
 from spen.tasks.task import ReproduceOrder
 from tests.helpers import docs_script
 from tests.tasks.denoising.few_rooms import few_rooms
@@ -172,9 +173,12 @@ def test_what_other_machines_made_is_joined(made: Path, tmp_path: Path) -> None:
     assert "dp-3" in _psnr(whole)
     assert open_model(tmp_path / "new" / "rooms" / "dp-3" / "seed-0").model is not None
     assert not (tmp_path / "new" / "rooms" / "dp-3" / "seed-0" / "state").exists()
-    assert join(made, tmp_path / "new", "rooms") == []  # all there already
-    with pytest.raises(ValueError, match="nowhere is no folder to join"):
-        join(tmp_path / "nowhere", tmp_path, "rooms")
+    scores = tmp_path / "new" / "rooms" / "dp-3" / "seed-0" / "test.json"
+    scores.write_text("{}")
+    merge_runs(made, tmp_path / "new", "rooms", "test.json")
+    assert scores.read_text() == "{}", "a run that is there is not replaced"
+    with pytest.raises(ValueError, match="nowhere is no folder to merge"):
+        merge_runs(tmp_path / "nowhere", tmp_path, "rooms", "test.json")
 
 
 def test_a_row_out_of_time_goes_on_and_ends_as_if_it_had_not_stopped(made: Path, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-import shutil
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -29,6 +28,7 @@ from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.report import write_report
 from spen.tasks.denoising.train import describe_run, evaluate, train
 from spen.tasks.options import accelerator_of, resolve_device
+from spen.tasks.tables import merge_runs, run_folder
 from spen.tasks.task import Reproduced, ReproduceOrder
 from spen.training import Run
 
@@ -60,7 +60,7 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        return results_folder(self.order) / self.recipe.replace(":", ",").replace("/", "-") / f"seed-{self.seed}"
+        return run_folder(results_folder(self.order), self.recipe, self.seed)
 
     def planned(self) -> Recipe:
         """The recipe with all options; with ``quick`` a small version that shows the same in minutes."""
@@ -81,7 +81,7 @@ def reproduce(order: ReproduceOrder) -> Reproduced:
     names = tuple(name for name in expand_rows(order.rows or (QUICK_ROWS if order.quick else ())) if name != "none")
     chosen = options_by_row(names, order.data, order.settings)  # mistakes are raised before anything is trained
     for source in order.merge:
-        join(source, order.out, out.name)
+        merge_runs(Path(source), order.out, out.name, "test.json")
     # All rows with the first seed, then with the next: what the first had to compile is cached for the others.
     jobs = [
         Job(name, seed, replace(order, log=print), chosen[name])
@@ -183,19 +183,6 @@ def finished(order: ReproduceOrder) -> list[dict[str, Any]]:
             common = _common(run["recipe"]["name"], order.data, run["seed"], path.parent)
             results.append({**common, **json.loads(path.read_text(encoding="utf-8"))})
     return results
-
-
-def join(source: Path | str, out: Path | str, data: str) -> list[Path]:
-    """Copy the finished runs of a data set from one folder into another; none is replaced."""
-    if not Path(source).is_dir():
-        raise ValueError(f"{source} is no folder to join")
-    copied = []
-    for path in sorted((Path(source) / data).glob("*/seed-*/test.json")):
-        target = Path(out) / path.parent.relative_to(source)
-        if not (target / "test.json").exists():
-            shutil.copytree(path.parent, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("state"))
-            copied.append(target)
-    return copied
 
 
 def _references(order: ReproduceOrder) -> tuple[dict[str, float], list[dict[str, Any]]]:

@@ -190,9 +190,7 @@ def reproduce(order: ReproduceOrder) -> Reproduced:
     if known != asked:
         raise ValueError(f"{table.folder} holds results of other data or another size; give another folder")
     for source in order.merge:
-        if not source.is_dir():
-            raise ValueError(f"{source} is no folder to merge")
-        merge_runs(source / table.folder.name, table.folder, RESULT)
+        merge_runs(source, order.out, table.folder.name, RESULT)
     deadline = None if order.seconds is None else time.time() + order.seconds
     pending = [job for job in table.jobs() if not table.is_done(job)]
     parallel = order.jobs > 1 and len(pending) > 1
