@@ -16,6 +16,7 @@ from spen.minimizer import Minimizer
 from spen.mismatch import refuse_foreign_entropy
 from spen.pretrained import load_pretrained, save_pretrained
 from spen.search import Found, search
+from spen.tensors import as_rows, flat
 
 
 class SPEN(nn.Module):
@@ -49,18 +50,25 @@ class SPEN(nn.Module):
         self.origin: Origin | None = None
         """The builder of the model and its settings, which ``save_pretrained`` writes."""
 
-    def forward(self, x: Any, *, steps: int | None = None, noise: float = 0.0) -> Trajectory:
+    def forward(
+        self, x: Any, *, steps: int | None = None, noise: float = 0.0, start: Tensor | None = None
+    ) -> Trajectory:
         """Descend from Init(F(x)).
 
-        ``steps`` replaces the number of steps of the rule: further steps repeat its last one. ``noise`` · N(0, 1) is
-        added to what Init returned, to vary the starts in training.
+        ``steps`` replaces the number of steps of the rule: further steps repeat its last one. ``start`` (B, …)
+        replaces what Init returned, except for examples whose row holds a NaN. ``noise`` · N(0, 1) is added to the
+        start, to vary it in training.
         """
         features = self.features(x)
-        start = self._start(features)
+        begin = self._start(features)
+        if start is not None:
+            if start.shape != begin.shape:
+                raise ValueError(f"start has shape {tuple(start.shape)}, but Init returns {tuple(begin.shape)}")
+            begin = torch.where(as_rows(flat(start).isnan().any(1), begin), begin, start.to(begin))
         if noise:
-            start = start + noise * torch.randn_like(start)
+            begin = begin + noise * torch.randn_like(begin)
         given = {} if steps is None else {"steps": steps}
-        return self.minimizer(self.energy, features, start, **given)
+        return self.minimizer(self.energy, features, begin, **given)
 
     def search(self, x: Any, **options: Any) -> Found:
         """More computation for a better answer: longer descents, restarts, the lowest energy (``spen.search``)."""

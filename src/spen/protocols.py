@@ -122,5 +122,12 @@ class Objective(ABC):
         """The output that is scored on development data during training with this objective."""
         return model(x).output
 
+    def training_state(self) -> dict[str, Any]:
+        """What an interrupted training needs of the objective to resume: tensors, numbers, and lists and dicts."""
+        return {}
+
+    def resume(self, state: dict[str, Any]) -> None:  # noqa: B027 - most objectives store nothing
+        """Resume from ``state``; an empty one begins anew."""
+
     def __repr__(self) -> str:
         return as_called(self)

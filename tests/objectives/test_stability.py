@@ -60,6 +60,8 @@ def test_noise_moves_the_start_in_training_alone() -> None:
     [
         ({"draw_steps": (3, 0)}, r"draw_steps are whole numbers from 1 on and noise ≥ 0, not \(3, 0\) and 0.0"),
         ({"noise": -1.0}, r"draw_steps are whole numbers from 1 on and noise ≥ 0, not \(\) and -1.0"),
+        ({"replay": 1.5}, r"replay is a share in \[0, 1\] and replay_size ≥ 1, not 1.5 and 1024"),
+        ({"replay_size": 0}, r"replay is a share in \[0, 1\] and replay_size ≥ 1, not 0.0 and 0"),
         ({"rate_limit": 1.5}, r"rate_limit is a share of the largest stable rate, in \(0, 1\], not 1.5"),
     ],
 )

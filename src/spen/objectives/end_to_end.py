@@ -13,6 +13,7 @@ from spen.curvature import Stability, limit_rates
 from spen.descent.trajectory import Trajectory
 from spen.model import SPEN
 from spen.objectives.checks import LossObjective
+from spen.objectives.replay import Replay, start_at
 from spen.objectives.vmapped_loss import VmappedLoss
 from spen.protocols import Loss
 from spen.tensors import flat
@@ -40,10 +41,12 @@ class EndToEnd(LossObjective):
     descent followed (dE/dy, or dE/dlogits over a ``through_logits`` domain; needs a Minimizer with
     keep_gradients=True).
 
-    Three options make descents that stay stable past T, each off by default. ``draw_steps``: the number of steps of
+    Four options make descents that stay stable past T, each off by default. ``draw_steps``: the number of steps of
     every batch is drawn from these. ``noise`` · N(0, 1) is added to what Init returned. ``rate_limit`` keeps the rates
     of the rule below this share of 2(1 + β)/λ_max (``spen.curvature``), measured on one batch in sixteen, drawn at
-    random; ``stability`` is the latest measurement. Prediction takes the steps of the rule, without noise.
+    random; ``stability`` is the latest measurement. ``replay``: each example of a batch is replaced with this
+    probability by one of the last ``replay_size`` examples, whose descent goes on from the answer it had ended with.
+    Prediction takes the steps of the rule from Init, without noise.
     """
 
     def __init__(
@@ -56,6 +59,8 @@ class EndToEnd(LossObjective):
         draw_steps: Sequence[int] = (),
         noise: float = 0.0,
         rate_limit: float | None = None,
+        replay: float = 0.0,
+        replay_size: int = 1024,
     ) -> None:
         super().__init__(loss)
         if isinstance(weights, str) and weights not in ("harmonic", "equal", "last"):
@@ -69,7 +74,11 @@ class EndToEnd(LossObjective):
             raise ValueError(f"draw_steps are whole numbers from 1 on and noise ≥ 0, not {draw_steps} and {noise}")
         if rate_limit is not None and not 0 < rate_limit <= 1:
             raise ValueError(f"rate_limit is a share of the largest stable rate, in (0, 1], not {rate_limit}")
+        if not 0 <= replay <= 1 or replay_size < 1:
+            raise ValueError(f"replay is a share in [0, 1] and replay_size ≥ 1, not {replay} and {replay_size}")
         self.draw_steps, self.noise, self.rate_limit = tuple(draw_steps), noise, rate_limit
+        self.replay, self.replay_size = replay, replay_size
+        self._stored = Replay(replay_size)
         self._stability: Stability | None = None
         self.weights: Literal["harmonic", "equal", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
@@ -79,17 +88,30 @@ class EndToEnd(LossObjective):
 
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         self.refuse_mismatch(model, target)
-        if self.rate_limit is not None and _several_processes():
-            raise ValueError(
-                "rate_limit measures the batch of one process, and every process would get rates of its own: train on "
-                "one device, or leave it out"
+        if (self.rate_limit is not None or self.replay) and _several_processes():
+            reason = (
+                "replay stores the answers of one process, and a run of several could not be resumed"
+                if self.rate_limit is None
+                else "rate_limit measures the batch of one process, and every process would get rates of its own"
             )
+            raise ValueError(f"{reason}: train on one device, or leave it out")
         if self.rate_limit is not None and float(torch.rand(())) < 1 / 16:
             self._stability = limit_rates(model, x, share=self.rate_limit)
         options: dict[str, Any] = {"noise": self.noise} if self.noise else {}
         if self.draw_steps:
             options["steps"] = self.draw_steps[int(torch.randint(len(self.draw_steps), ()))]
-        return self.of(model(x, **options), target)
+        if not self.replay:
+            return self.of(model(x, **options), target)
+        x, target, start = self._stored.mix(x, target, self.replay)
+        trajectory = model(x, start=start, **options)
+        self._stored.add(x, target, start_at(model.minimizer.domain, trajectory.output.detach()))
+        return self.of(trajectory, target)
+
+    def training_state(self) -> dict[str, Any]:
+        return {"stored": list(self._stored.rows)} if self.replay else {}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        self._stored.rows = list(state.get("stored", []))
 
     @property
     def stability(self) -> Stability | None:

@@ -97,8 +97,9 @@ def test_options_of_recipes_do_something() -> None:
     assert "energy.step" in parameters(step_aware=True, entropy=0.0)
     assert str(build(Recipe("x", detached=True)).minimizer.gradient) == "Detached(through=Checkpointed())"
     assert str(build(Recipe("x", compiled=True)).minimizer.gradient).startswith("Compiled(")
-    objective: Any = stages(Recipe("x", draw_steps=(2, 4), noise=0.5, rate_limit=0.9))[0].objective
+    objective: Any = stages(Recipe("x", draw_steps=(2, 4), noise=0.5, rate_limit=0.9, replay=0.2))[0].objective
     assert (objective.draw_steps, objective.noise, objective.rate_limit) == ((2, 4), 0.5, 0.9)
+    assert objective.replay == 0.2
     assert stages(Recipe("x", steps=3, every_iterate=True))[0].objective.weights == "equal"  # type: ignore[attr-defined]
     assert stages(Recipe("x", seconds=3.0))[0].seconds == 3.0
 
@@ -124,7 +125,7 @@ def test_a_step_aware_model_learns_and_answers() -> None:
 
 def test_a_step_aware_model_is_trained_in_pieces(tmp_path: Path) -> None:
     settings = {"epochs": "2", "width": "2", "rounds": "1", "steps": "2", "step_aware": "true", "draw_steps": "2x3"}
-    settings |= {"noise": "0.5", "rate_limit": "0.9", "batch_size": "64"}
+    settings |= {"noise": "0.5", "rate_limit": "0.9", "replay": "0.5", "batch_size": "64"}
     weights = []
     task = tasks.find("reasoning")
     for name, pieces in (("whole", [None]), ("pieces", [1e-9, None])):

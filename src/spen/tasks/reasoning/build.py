@@ -51,6 +51,7 @@ def stages(system: Recipe) -> list[Stage]:
             draw_steps=system.draw_steps,
             noise=system.noise,
             rate_limit=system.rate_limit,
+            replay=system.replay,
         )
     return [
         joint(

@@ -31,6 +31,7 @@ class Recipe:
     draw_steps: tuple[int, ...] = ()
     noise: float = 0.0
     rate_limit: float | None = None
+    replay: float = 0.0
     every_iterate: bool = False
     batch_size: int = 64
     epochs: int = 100
