@@ -17,13 +17,14 @@ from spen.tasks.denoising.build import WithNoise, build
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Rooms, Simulated
 from spen.tasks.denoising.energy import NoisyObservation, Observation
+from spen.tasks.denoising.images import PEAK_M
 from spen.tasks.denoising.leaves import Leaves
 from spen.tasks.denoising.losses import Target, log_squared_error, masked_squared_error, planes
 from spen.tasks.denoising.noise import Noise, parse_noise
 from spen.tasks.denoising.noise_estimate import gaussian_sigma, noise_estimate, sensor_strength
 from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import find_regime
-from spen.tasks.denoising.simulate import CORRELATED, SENSOR_UNIT, draw_levels, noisy
+from spen.tasks.denoising.simulate import CORRELATED, OUTLIER_M, SENSOR_UNIT, draw_levels, noisy, read_again
 from spen.tasks.denoising.sources import CropSource
 
 # ── as it is written ──
@@ -240,3 +241,16 @@ def test_a_told_model_changes_more_where_it_is_told_more() -> None:
 
     assert float(change(0.1)) > 0
     assert not math.isclose(float(change(0.1)), float(change(0.01)), rel_tol=1e-3)
+
+
+def test_readings_of_another_surface_have_no_loss_unless_noise_is_strong() -> None:
+    frame = Rooms("train", 1).frame(0)
+    stacked = torch.stack([part.float() for part in frame])[:, None].expand(-1, 2, -1, -1, -1)
+    strengths = torch.tensor([1.0, 12.0])
+    reading, seen, truth, scored, surface, _ = read_again(stacked, strengths, torch.Generator().manual_seed(0))
+    off = PEAK_M * (reading - truth).abs()
+    known = (seen > 0) & (truth > 0)
+    assert float(off[0][known[0]].max()) > 0.5  # jitter at an edge
+    assert torch.equal(scored[0] > 0, known[0] & (off[0] < OUTLIER_M))
+    assert torch.equal(scored[1] > 0, known[1])
+    assert bool((surface <= scored).all())

@@ -147,7 +147,7 @@ def test_compiled_training_is_the_training_that_is_not(name: str, blind: bool) -
         model = model.double().train()
         (prior,) = [part for part in model.modules() if isinstance(part, UNetPrior)]
         assert prior.compiled
-        prior.compiled = compiled
+        prior.compiled, prior.precision = compiled, None
         optimizer = torch.optim.SGD(model.parameters(), 1e-2)
         for _ in range(2):
             optimizer.zero_grad()
@@ -186,15 +186,32 @@ def test_rounded_operands_change_the_gradient_a_little() -> None:
     assert torch.allclose(noise, prior.net(planes), atol=2e-2)
 
 
+def test_operands_are_rounded_on_a_cpu_in_training_alone_and_not_in_a_prior_that_a_gpu_compiles() -> None:
+    x = Observation(*(part.float() for part in _observation(16, 16)))
+    y = torch.rand(2, 1, 16, 16)
+    answers = {}
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        prior = UNetPrior(8, 1, scale=2.5, precision=torch.bfloat16, compiled=compiled)
+        for training in (False, True):
+            formula = prior.train(training).formula(x)
+            assert formula is not None
+            answers[compiled, training] = formula(y)[0].detach()
+    exact = answers[False, False]
+    assert torch.equal(exact, answers[True, True])
+    assert torch.equal(exact, answers[True, False])
+    assert 1e-5 < float((answers[False, True] - exact).norm() / exact.norm()) < 2e-2
+
+
 @pytest.mark.parametrize("blind", [False, True])
 def test_the_feed_forward_net_is_the_same_net(blind: bool) -> None:
     x = Observation(*(part.float() for part in _observation(12, 16)))
-    net = UNetDenoiser(UNetPrior(4, 1, scale=2.5, blind=blind, precision=torch.bfloat16))
+    net = UNetDenoiser(UNetPrior(4, 1, scale=2.5, blind=blind, precision=torch.bfloat16, compiled=True))
     start = FillHoles()(x)
     planes = net.prior.planes(start, x)
     expected = start - ((not blind) * SHARE * planes[:, :1] + net.prior.net(planes)) / 2.5
     with torch.no_grad():
-        for mode in (True, False):  # written out or not, full precision on a processor
+        for mode in (True, False):  # written out or not, full precision on a CPU
             assert torch.allclose(net.train(mode)(x), expected, atol=1e-6)
     best = find_recipe("spen-best").method
     assert isinstance(best, System)

@@ -21,6 +21,11 @@ SENSOR_UNIT = 1 / 306
 the U-Net of spen-best saw 25 times as much, 0.8."""
 
 
+OUTLIER_M = 0.05
+"""A reading of strength 1 that is off by more comes from another surface. Such pixels have no loss in training, as they
+have no truth in RedKitchen. The limit grows with the square of the strength, so that it is none for strong noise."""
+
+
 def draw_levels(noise: Noise, count: int, generator: torch.Generator) -> Tensor:  # (count,)
     """Levels from the range, a sensor's log-uniformly, others uniformly; a fixed level draws nothing."""
     if noise.fixed:
@@ -69,10 +74,15 @@ def read_again(
     generator: torch.Generator,
     correlated: Tensor | None = None,  # (count,) bool
 ) -> Tensor:
-    """New sensor readings of the same depth maps; a surface pixel stays one where it has a reading."""
+    """New sensor readings of the same depth maps; a surface pixel stays one where it has a reading.
+
+    Outliers (``OUTLIER_M``) are not scored.
+    """
     truth, surface, known = frames[2], frames[4], frames[2] > 0
     depth, seen = Sensor()(PEAK_M * truth, generator, strengths, correlated)
-    parts = (depth / PEAK_M, seen, truth, seen & known, seen & (surface > 0), ~seen & known)
+    limit = OUTLIER_M * strengths.square().clamp_min(1).view(-1, 1, 1, 1)
+    scored = seen & known & ((depth - PEAK_M * truth).abs() < limit)
+    parts = (depth / PEAK_M, seen, truth, scored, scored & (surface > 0), ~seen & known)
     return torch.stack([part.float() for part in parts])
 
 

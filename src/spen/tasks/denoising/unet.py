@@ -103,10 +103,10 @@ class UNetPrior(Energy):
     features, P is divided by s², and the net reads log s as one more plane, the same at every pixel. So noise of every
     level has the same size for the net.
 
-    ``precision=torch.bfloat16`` rounds the operands of the inner convolutions on a GPU in training with ``Written``;
-    prediction and the plain energy keep full precision. ``compiled`` fuses the formula of ∇E and its derivative by
-    ``torch.compile``, if Triton is installed: they are some hundred small kernels, which take longer to launch than to
-    run.
+    ``precision=torch.bfloat16`` rounds the operands of the inner convolutions in training with ``Written``; prediction
+    and the plain energy keep full precision. ``compiled`` fuses the formula of ∇E and its derivative by
+    ``torch.compile`` on a GPU, if Triton is installed: they are some hundred small kernels, which take longer to launch
+    than to run. On a CPU a compiled prior keeps full precision: without AVX-512 BF16 rounded numbers are slow there.
     """
 
     def __init__(
@@ -197,7 +197,8 @@ class UNetPrior(Energy):
         return slope, self._energies(found, planes, features)
 
     def _written(self, like: Tensor) -> WrittenUNet:
-        return WrittenUNet(self.net, self.precision if like.is_cuda else None)
+        low = like.is_cuda or (self.training and not self.compiled)
+        return WrittenUNet(self.net, self.precision if low else None)
 
     def _whole(self, image: Tensor) -> bool:
         """Whether every scale of the net halves an even size."""
