@@ -117,7 +117,8 @@ def test_a_model_that_spoils_an_image_says_so(place: Path) -> None:
     checks = (np.indices((32, 32)).sum(0) % 2 * 200 + 20).astype(np.uint8)
     Image.fromarray(checks).save("checks.png")
     answer = spen("predict", "dp-3", "checks.png", "-o", "spoilt.png")
-    assert "checks.png: dp-3 is for depth maps, and this is a photograph; train a model for those: spen" in answer.err
+    assert "checks.png: dp-3 is for depth maps, and this is a photograph; take the model photo: spen" in answer.err
+    assert "take a model that reads the noise level: photo" in answer.err
     plane = 1500 + 5 * np.indices((64, 64)).sum(0) + np.random.default_rng(0).normal(0, 50, (64, 64))
     Image.fromarray(plane.astype(np.uint16)).save("plane.png")
     assert "worse" not in spen("predict", "dp-3", "plane.png", "-o", "flat.png").err
@@ -125,6 +126,12 @@ def test_a_model_that_spoils_an_image_says_so(place: Path) -> None:
     Image.fromarray(rough.astype(np.uint16)).save("bars.png")
     answer = spen("predict", "dp-3", "bars.png", "-o", "smooth.png")
     assert "bars.png: the answer is worse than the image: it differs by" in answer.err
+    assert "take a model that reads the noise level: depth" in answer.err
+    answer = spen("predict", RUN, "plane.png", "-o", "own.png")
+    assert (
+        f"plane.png: {RUN} is for photographs, and grey of 16 bits is read as depth in millimetres; take" in answer.err
+    )
+    assert "for photographs" not in spen("predict", RUN, "plane.png", "-o", "own.png", "--peak", "65535").err
 
 
 def test_splits_by_subfolders_and_by_lists(place: Path) -> None:

@@ -32,7 +32,11 @@ Build = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OnDevice = Annotated[Device, typer.Option(help="Device to run on; auto takes the GPU if there is one.")]
 Seconds = Annotated[
-    float | None, typer.Option(min=1, help="Stop after this many seconds with exit status 3; the same command resumes.")
+    float | None,
+    typer.Option(
+        min=1,
+        help="Stop at the end of an epoch after this many seconds, with exit status 3; the same command resumes.",
+    ),
 ]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change an option of the recipe.")

@@ -17,7 +17,7 @@ from spen.tasks.denoising.losses import target
 from spen.tasks.denoising.methods import Recipe, Schedule, System
 from spen.tasks.denoising.recipes import PAPER, RECIPES, find_recipe
 from spen.tasks.denoising.regimes import find_regime
-from spen.tasks.denoising.train import stages_of
+from spen.tasks.denoising.train import stage_of
 
 # One recipe of each class; the others have other values of the same options.
 METHODS = ("proximal-net", "convnet", "convnet+", "foe-3", "dp-3", "dp-icnn", "dp-icnn+", "denoise", "depth", "unet")
@@ -31,7 +31,8 @@ NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("convnet", "residual"): {"blind": False},
     ("denoise", "momentum"): {"steps": 2},  # one step has no velocity
     ("denoise", "dampening"): {"steps": 2},
-    ("depth", "dampening"): {"momentum": 0.5},
+    ("depth", "momentum"): {"steps": 2},
+    ("depth", "dampening"): {"steps": 2, "momentum": 0.5},
     ("spen-best", "dampening"): {"momentum": 0.5},
 }
 
@@ -89,7 +90,7 @@ def test_batches_are_those_asked_for_up_to_whole_epochs(batches: int, per_epoch:
     assert (schedule.epochs, schedule.epoch_batches) == (epochs, each)
     assert batches <= epochs * each < batches + epochs
     recipe = find_recipe("dp-3").with_options(batches=batches, per_epoch=per_epoch)
-    assert [stage.epochs for stage in stages_of(recipe, build(recipe, find_regime("rooms"))[1])] == [epochs]
+    assert stage_of(recipe.schedule, build(recipe, find_regime("rooms"))[1]).epochs == epochs
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,17 +12,15 @@ from spen.gradients import Exact, GradientStrategy, Written
 from spen.objectives import EndToEnd
 from spen.rules import Momentum
 from spen.tasks.denoising import unet
-from spen.tasks.denoising.build import DenoiserPretraining, FillHoles, build, build_model
+from spen.tasks.denoising.build import FillHoles, build, build_model
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.losses import Target, masked_squared_error
 from spen.tasks.denoising.methods import System
 from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import find_regime
-from spen.tasks.denoising.train import stages_of, train
 from spen.tasks.denoising.unet import SHARE, DenoiserEnergy, UNetDenoiser, UNetPrior
 from spen.tasks.denoising.unet_gradient import WrittenUNet
 from spen.testing import check_energy
-from tests.tasks.denoising.few_rooms import few_rooms
 
 
 def size_of(net: torch.nn.Module) -> int:
@@ -219,39 +215,6 @@ def test_the_feed_forward_net_is_the_same_net(blind: bool) -> None:
     assert size_of(build_model(best, 2.5)) - best.steps - 1 == size_of(feed_forward)
 
 
-def test_a_denoiser_is_trained_first_and_then_its_energy(tmp_path: Path) -> None:
-    tiny = {"batches": 20, "per_epoch": 2, "batch_size": 1, "crop": (24, 32), "width": 4, "warmup": 1, "pretrain": 0.4}
-    assert stages_of(find_recipe("spen-best"), EndToEnd(masked_squared_error))[0].name == "joint"
-    recipe = find_recipe("spen-best").with_options(**tiny, pretrain_rate=2e-3)
-    first, second = stages_of(recipe, EndToEnd(masked_squared_error))
-    assert (first.name, first.epochs, second.name, second.epochs) == ("pretrain", 4, "joint", 6)
-    assert (first.learning_rate, second.learning_rate) == (2e-3, 1e-3)
-    assert first.average == second.average == 0.999
-    boxed = stages_of(recipe.with_options(seconds=10.0), EndToEnd(masked_squared_error))
-    assert [stage.seconds for stage in boxed] == [4.0, 6.0]
-    run = train(
-        recipe.with_options(batches=4, pretrain=0.5),
-        find_regime("rooms"),
-        tmp_path / "run",
-        splits=few_rooms(),
-        accelerator="cpu",
-        progress=False,
-    )
-    assert run is not None
-    assert [entry["stage"] for entry in run.metrics()] == ["pretrain", "joint"]
-
-
-def test_pretraining_scores_the_net_and_leaves_the_descent_alone() -> None:
-    torch.manual_seed(0)
-    recipe = find_recipe("spen-best").with_options(width=4)
-    model, _ = build(recipe, find_regime("rooms"))
-    x = Observation(*(part.float() for part in _observation(12, 16)))
-    objective = DenoiserPretraining(masked_squared_error)
-    objective(model, x, Target(torch.rand(2, 1, 12, 16), x.seen)).backward()
-    moved = {name for name, p in model.named_parameters() if p.grad is not None}
-    assert moved == {name for name, _ in model.named_parameters() if ".net." in name}
-
-
 @pytest.mark.parametrize("name", ["unet", "spen-best"])
 def test_blocks_and_scales_size_the_net(name: str) -> None:
     def count(**options: int) -> int:
@@ -273,18 +236,6 @@ def test_the_gain_scales_what_the_net_reads(name: str) -> None:
         with torch.no_grad():
             answers.append(objective.predict(model, x))
     assert not torch.allclose(*answers, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "sentence"),
-    [
-        ("dp-3", {"pretrain": 0.5}, r"pretrain is for the energy of a denoiser \(prior=unet\), which dp-3 is not"),
-        ("spen-best", {"pretrain": 1.0}, "pretrain is a share of training between 0 and 1, not 1.0"),
-    ],
-)
-def test_what_cannot_be_pretrained_is_told(name: str, options: dict[str, float], sentence: str) -> None:
-    with pytest.raises(ValueError, match=sentence):
-        stages_of(find_recipe(name).with_options(**options), EndToEnd(masked_squared_error))
 
 
 def test_a_prior_without_a_formula_is_told() -> None:

@@ -170,24 +170,6 @@ def whole_truth(target: Target) -> Tensor:  # (B, 1, H, W)
     return fill_pyramid(target.truth, known)
 
 
-class DenoiserPretraining(Objective):
-    """ℓ(y_0 − R(y_0; x)/s, y*): trains the net of a ``DenoiserEnergy`` as a feed-forward denoiser.
-
-    Where R is the noise, a step along −JᵀR removes most of it: the descent starts as a denoiser.
-    """
-
-    def __init__(self, loss: Loss) -> None:
-        self.loss = loss
-
-    def __call__(self, model: spen.SPEN, x: Any, target: Any) -> Tensor:
-        return self.loss(self.predict(model, x), target).mean()
-
-    def predict(self, model: spen.SPEN, x: Any) -> Tensor:
-        features = model.features(x)
-        assert isinstance(model.energy, DenoiserEnergy)
-        return model.energy.net.denoised(model.init(features), features)
-
-
 def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
     """The model of a recipe and the objective it is trained with. A network is a SPEN whose Init does everything."""
     method = recipe.method

@@ -128,13 +128,10 @@ class Schedule:
     """How a system is trained: batches of random crops, Adam with warm-up and a cosine, the best epoch on dev kept.
 
     ``seconds`` > 0 ends training after that time at the latest, with the whole cosine fitted to it. ``average`` > 0
-    scores and saves an exponential mean of the weights with this decay. ``pretrain`` is the share of batches and
-    seconds in which the net of spen-best is trained as a feed-forward denoiser at ``pretrain_rate``, before its square
-    becomes an energy (Sec. 5 pretrains F through Init likewise). It is off: ∇E is JᵀR, and training for R alone says
-    little about J. ``flips`` also flips crops of depth images, though a sensor's shadows fall to one side; those of
-    grey images are always flipped. ``fresh`` simulates new sensor readings for every batch; grey images always get new
-    noise. ``every_pixel`` trains on and chooses by all pixels, with a truth of zero where it is not known. ``clip``
-    bounds the norm of the gradient; 0 does not.
+    scores and saves an exponential mean of the weights with this decay. ``flips`` also flips crops of depth images,
+    though a sensor's shadows fall to one side; those of grey images are always flipped. ``fresh`` simulates new sensor
+    readings for every batch; grey images always get new noise. ``every_pixel`` trains on and chooses by all pixels,
+    with a truth of zero where it is not known. ``clip`` bounds the norm of the gradient; 0 does not.
     """
 
     batches: int = 4000
@@ -148,8 +145,6 @@ class Schedule:
     per_epoch: int = 200
     seconds: float = 0.0
     average: float = 0.0
-    pretrain: float = 0.0
-    pretrain_rate: float = 1e-3
     flips: bool = False
     fresh: bool = False
     every_pixel: bool = False

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -85,8 +86,14 @@ class FileDenoiser:
         photograph = image.values.ndim == 3 or image.values.dtype.name == "uint8"
         if photograph and self.depth and self.holes == "auto" and self.peak is None:
             print(
-                f"{path}: {self.name} is for depth maps, and this is a photograph; train a model for those: "
-                "spen train photo",
+                f"{path}: {self.name} is for depth maps, and this is a photograph; take the model photo: "
+                f"spen predict photo {path}",
+                file=sys.stderr,
+            )
+        elif image.values.dtype == np.uint16 and image.values.ndim == 2 and not self.depth and self.peak is None:
+            print(
+                f"{path}: {self.name} is for photographs, and grey of 16 bits is read as depth in millimetres; take "
+                f"the model depth: spen predict depth {path}, or give --peak 65535 for a photograph",
                 file=sys.stderr,
             )
         seen = image.valid()
@@ -97,9 +104,17 @@ class FileDenoiser:
         if noise and moved > 2 * noise + 1 / image.peak:
             print(
                 f"{path}: the answer is worse than the image: it differs by {moved * image.peak:.3g}, more than twice "
-                f"its noise of {noise * image.peak:.3g} (of {image.peak:g}); take another model, see spen list",
+                f"its noise of {noise * image.peak:.3g} (of {image.peak:g}); {self._advice(photograph)}",
                 file=sys.stderr,
             )
+
+    def _advice(self, photograph: bool) -> str:
+        """What to do about an answer that is worse than the image."""
+        if self.kind is None:
+            return f"take a model that reads the noise level: {'photo' if photograph else 'depth'}"
+        return (
+            f"give the noise level by {'--strength' if self.depth else '--sigma'}, or take another model of spen list"
+        )
 
     def files(self, inputs: list[Path], out: Path) -> Iterator[Path]:
         """Denoise files and the images of folders. ``out`` is a file for one image, else a folder.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,14 @@ from torch import Tensor
 
 from spen.pretrained import write_config
 from spen.protocols import Objective
-from spen.tasks.denoising.build import Denoise, DenoiserPretraining, build, origin_of
+from spen.tasks.denoising.build import Denoise, build, origin_of
 from spen.tasks.denoising.crops import Crops
 from spen.tasks.denoising.data import Frames
 from spen.tasks.denoising.datasets import Splits, open_splits
 from spen.tasks.denoising.energy import Observed, with_noise
 from spen.tasks.denoising.folder import large_enough
-from spen.tasks.denoising.losses import masked_squared_error, planes
-from spen.tasks.denoising.methods import Classical, Recipe, System
+from spen.tasks.denoising.losses import planes
+from spen.tasks.denoising.methods import Classical, Recipe, Schedule
 from spen.tasks.denoising.metrics import clamped_psnr, hole_rmse_mm, mean_over_frames, psnr
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import frame_noise
@@ -80,7 +80,7 @@ def train(
     noise_error = 0.5 * getattr(recipe.method, "floor", 0.0)
     run = fit(
         model,
-        stages_of(recipe, objective),
+        [stage_of(schedule, objective)],
         CropSource(crops, schedule.batch_size, schedule.epoch_batches, noise_error, schedule.every_pixel),
         FrameSource(splits.dev, 4, kind, schedule.every_pixel),
         PSNR(splits.dev.frame(0).truth.shape[0]),
@@ -95,10 +95,9 @@ def train(
     return run if run.complete else None
 
 
-def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
-    """Joint training; with ``pretrain``, the U-Net of the energy as a feed-forward denoiser first."""
-    schedule = recipe.schedule
-    whole = joint(
+def stage_of(schedule: Schedule, objective: Objective) -> Stage:
+    """One stage that trains everything."""
+    return joint(
         objective,
         epochs=schedule.epochs,
         learning_rate=schedule.learning_rate,
@@ -106,25 +105,9 @@ def stages_of(recipe: Recipe, objective: Objective) -> list[Stage]:
         decay_to=schedule.decay_to,
         clip=schedule.clip,
         epsilon=schedule.epsilon,
-        keep_start=False,
         average=schedule.average,
         seconds=schedule.seconds or None,
     )
-    share = schedule.pretrain
-    if not share:
-        return [whole]
-    if not isinstance(recipe.method, System) or recipe.method.prior != "unet":
-        raise ValueError(f"pretrain is for the energy of a denoiser (prior=unet), which {recipe.name} is not")
-    if not 0 < share < 1:
-        raise ValueError(f"pretrain is a share of training between 0 and 1, not {share}")
-
-    def part(stage: Stage, share: float) -> Stage:
-        seconds = None if whole.seconds is None else share * whole.seconds
-        return replace(stage, epochs=max(1, round(share * whole.epochs)), seconds=seconds)
-
-    pretraining = DenoiserPretraining(masked_squared_error)
-    first = replace(whole, name="pretrain", objective=pretraining, learning_rate=schedule.pretrain_rate)
-    return [part(first, share), part(whole, 1 - share)]
 
 
 def _fit_classical(method: Classical, splits: Splits, run: Run, regime: Regime, seed: int) -> None:
