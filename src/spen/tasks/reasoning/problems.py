@@ -82,11 +82,11 @@ class Exchange(Round):
         self.group = nn.Linear(width, width)
         self.cell = nn.Linear(width, width)
 
-    def messages(self, h: Tensor, context: Tensor) -> list[Tensor]:  # (B, cells, digits, width), (groups, cells)
+    def incoming(self, h: Tensor, context: Tensor) -> Tensor:  # (B, cells, digits, width), (groups, cells)
         pooled = torch.einsum("gc,bcdw->bgdw", context, h)
-        from_groups = torch.einsum("gc,bgdw->bcdw", context, nn.functional.silu(self.group(pooled))) / 3
-        from_cell = nn.functional.silu(self.cell(h.sum(2, keepdim=True))).expand_as(h)
-        return [from_groups, from_cell]
+        groups, cell = nn.functional.silu(self.group(pooled)), nn.functional.silu(self.cell(h.sum(2, keepdim=True)))
+        groups, cell = self.weigh(groups, cell)
+        return torch.einsum("gc,bgdw->bcdw", context, groups) / 3 + cell
 
 
 class PuzzleNetwork(Network):
@@ -167,8 +167,8 @@ class Products(Round):
         self.left = nn.Linear(width, width)
         self.right = nn.Linear(width, width)
 
-    def messages(self, h: Tensor, context: None) -> list[Tensor]:  # (B, n, n, width)
-        return [torch.einsum("bikw,bkjw->bijw", self.left(h), self.right(h)).tanh()]
+    def incoming(self, h: Tensor, context: None) -> Tensor:  # (B, n, n, width)
+        return self.back(torch.einsum("bikw,bkjw->bijw", self.left(h), self.right(h)).tanh())
 
 
 class PairNetwork(Network):
@@ -231,12 +231,13 @@ class Neighbours(Round):
         self.said = nn.Linear(width, width)
         self.node = nn.Linear(width, width)
 
-    def messages(self, h: Tensor, context: Tensor) -> list[Tensor]:  # (B, n, distances, width), (B, n, n)
+    def incoming(self, h: Tensor, context: Tensor) -> Tensor:  # (B, n, distances, width), (B, n, n)
         heard = torch.einsum("bij,bjdw->bidw", context, self.said(h)).tanh()
         shorter = nn.functional.pad(heard, (0, 0, 1, 0))[:, :, :-1]
         longer = nn.functional.pad(heard, (0, 0, 0, 1))[:, :, 1:]
-        own = nn.functional.silu(self.node(h.sum(2, keepdim=True))).expand_as(h)
-        return [heard, shorter, longer, own]
+        own = nn.functional.silu(self.node(h.sum(2, keepdim=True)))
+        same, before, after, node = self.weigh(heard, shorter, longer, own)
+        return same + before + after + node
 
 
 class PathNetwork(Network):
