@@ -219,7 +219,7 @@ def test_the_puzzles_of_the_package_are_those_of_the_generator() -> None:
     assert torch.equal(x[:2], one_hot([p.clues for p in made]))
     assert torch.equal(y[:2], one_hot([p.solution for p in made if p.solution is not None]))
     parts = [examples("sudoku-9", split) for split in ("train", "dev", "test")]
-    assert [len(x) for x, _ in parts] == [600, 150, 150]
+    assert [len(x) for x, _ in parts] == [4800, 150, 150]
     assert all(bool(obeys_the_rules(y, x).all()) for x, y in parts)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spen.tasks.reasoning.data import read_puzzles
-from spen.tasks.reasoning.sudoku import Puzzle, format_board, generate, grade, groups, parse_line, solutions
+from spen.tasks.reasoning.sudoku import Puzzle, easier, format_board, generate, grade, groups, parse_line, solutions
 
 HARD = "8..........36......7..9.2...5...7.......457.....1...3...1....68..85...1..9....4.."  # needs guesses
 
@@ -132,3 +132,15 @@ def test_files(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="puzzles.csv") as error:
             read_puzzles(path)
         assert str(error.value) == sentence
+
+
+@given(st.integers(0, 1000), st.integers(0, 16))
+@settings(max_examples=20, deadline=None)
+def test_an_easier_puzzle_adds_clues_of_the_solution(seed: int, most: int) -> None:
+    draw = random.Random(seed)
+    puzzle = generate(draw, 4)
+    easy = easier(puzzle, draw, most)
+    count, more = (sum(map(bool, board)) for board in (puzzle.clues, easy.clues))
+    assert count <= more <= max(count, most)
+    assert all(new == old for new, old in zip(easy.clues, puzzle.clues, strict=True) if old)
+    assert solutions(easy.clues) == [puzzle.solution]

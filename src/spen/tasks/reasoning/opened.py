@@ -19,6 +19,10 @@ from spen.tasks.task import Progress
 __all__ = ["ReasoningModel"]
 
 
+SEARCH = {"steps": 64, "restarts": 16}
+"""How long the search for a puzzle's solution goes on, unless it is given. A puzzle that is solved needs no more."""
+
+
 class ReasoningModel(SimpleOpened):
     """Of sudoku: reads files with a puzzle on each line; writes puzzle,solution,verdict. Of others: arrays."""
 
@@ -38,7 +42,8 @@ class ReasoningModel(SimpleOpened):
         files = [(target, read_puzzles(path)) for path, target in zip(inputs, targets, strict=True)]
         for target, puzzles in files if progress is None else progress(files, len(files), "files"):
             x = one_hot([p.clues for p in puzzles])
-            y = torch.cat([self.answer(part, **options) for part in x.split(self.task.batch_size)])
+            search = SEARCH | options if self._descends() else options
+            y = torch.cat([self.answer(part, **search) for part in x.split(self.task.batch_size)])
             verdicts = ["solved" if right else "unsolved" for right in obeys_the_rules(y, x).tolist()]
             rows = zip(puzzles, boards(y), verdicts, strict=True)
             text = "".join(f"{format_board(p.clues)},{format_board(b)},{verdict}\n" for p, b, verdict in rows)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["BOXES", "Puzzle", "format_board", "generate", "grade", "groups", "parse_line", "solutions"]
+__all__ = ["BOXES", "Puzzle", "easier", "format_board", "generate", "grade", "groups", "parse_line", "solutions"]
 
 Board = tuple[int, ...]
 Near = tuple[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], ...]
@@ -173,6 +173,16 @@ def generate(draw: random.Random, side: int = 9, clues: int | None = None, harde
         else:
             left -= 1
     return Puzzle(tuple(board), solution)
+
+
+def easier(puzzle: Puzzle, draw: random.Random, most: int) -> Puzzle:
+    """The puzzle with clues of its solution added, to a number that is drawn from its own up to ``most``."""
+    assert puzzle.solution is not None
+    empty = [cell for cell, digit in enumerate(puzzle.clues) if not digit]
+    own = len(puzzle.clues) - len(empty)
+    added = set(draw.sample(empty, draw.randint(own, max(own, most)) - own))
+    pairs = enumerate(zip(puzzle.clues, puzzle.solution, strict=True))
+    return Puzzle(tuple(s if cell in added else c for cell, (c, s) in pairs), puzzle.solution)
 
 
 def _is_forced(board: Sequence[int], cell: int, digit: int) -> bool:
