@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from spen.cli import main
 from spen.models import open_model
+from spen.storage import load_weights
 from tests.cli.world import spen
 
 OPTIONS = {"batches": "2", "per_epoch": "2", "batch_size": "2", "width": "4", "crop": "16x16"}
@@ -111,6 +113,20 @@ def test_an_exported_run_answers_as_before(place: Path) -> None:
     assert saved.status == 0, saved.err
     first, second = (json.loads(spen("evaluate", name, "--json").out)["psnr"] for name in (RUN, "saved"))
     assert first == second
+
+
+def test_training_starts_from_a_trained_model(place: Path) -> None:
+    options = ("--data", "own", "--device", "cpu", "--set", "batches=1", "--set", "warmup=1", "--set", "width=4")
+    options += ("--set", "crop=16x16", "--set", "batch_size=1", "--set", "learning_rate=1e-12", "--set", "average=0")
+    answer = spen("train", "denoise", *options, "--start", RUN, "--out", "further")
+    assert answer.status == 0, answer.err
+    before, after = (load_weights(Path(folder) / "model.safetensors") for folder in (RUN, "further"))
+    assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    refused = spen("train", "denoise", *options, "--start", "dp-3", "--out", "other")
+    assert refused.status == 2
+    assert "do not fit the model that was built" in refused.err
+    refused = spen("train", "tv", "--data", "own", "--start", RUN, "--out", "classical")
+    assert "tv has no weights to start from; leave --start out" in refused.err
 
 
 def test_a_model_that_spoils_an_image_says_so(place: Path) -> None:

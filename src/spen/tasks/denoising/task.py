@@ -52,7 +52,13 @@ class Denoising(Task):
     table = "table1"
     tab = "spen.tasks.denoising.tab:DenoisingTab"
     options = {
-        "train": (_NOISE, _PEAK, _HOLES, _SPLIT_SEED),
+        "train": (
+            _NOISE,
+            _PEAK,
+            _HOLES,
+            _SPLIT_SEED,
+            Option("start", str, "A trained model of the same recipe to start from: photo, depth, or a folder."),
+        ),
         "evaluate": (
             Option("every", int, "Score every n-th frame only.", least=1),
             _NOISE,
@@ -109,11 +115,13 @@ class Denoising(Task):
     def train(self, order: TrainOrder) -> Trained | None:
         from spen.tasks.denoising.train import train
 
-        regime = find_regime(order.data, **order.options)
+        start = order.options.get("start", "")
+        regime = find_regime(order.data, **{k: v for k, v in order.options.items() if k != "start"})
         run = train(
             find_recipe(order.recipe, regime).with_options(**order.settings),
             regime,
             order.out,
+            start=start,
             **order.fit_options,
         )
         if run is None:

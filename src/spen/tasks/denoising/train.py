@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.pretrained import write_config
+from spen.models import find_model
+from spen.pretrained import fitting, write_config
 from spen.protocols import Objective
 from spen.tasks.denoising.build import Denoise, build, origin_of
 from spen.tasks.denoising.crops import Crops
@@ -45,6 +46,7 @@ def train(
     seed: int = 0,
     quick: bool = False,
     splits: Splits | None = None,
+    start: str = "",
     accelerator: str = "auto",
     devices: int = 1,
     nodes: int = 1,
@@ -53,10 +55,13 @@ def train(
     """Train into a run folder; None if the ``seconds`` of ``fit_options`` ran out first (call again to resume).
 
     ``splits`` are the frames of the data set if they have been opened already; ``quick`` opens a few of them.
+    ``start`` is a trained model, shipped or in a folder, whose weights training starts from.
     """
     splits = splits or open_splits(regime, quick=quick)
-    description = describe_run(recipe, regime, quick=quick)
+    description = describe_run(recipe, regime, quick=quick) | ({"start": start} if start else {})
     if isinstance(recipe.method, Classical):
+        if start:
+            raise ValueError(f"{recipe.name} has no weights to start from; leave --start out")
         run = Run.begin(out, description, seed)
         write_config(run.folder, origin_of(recipe, regime))
         _fit_classical(recipe.method, splits, run, regime, seed)
@@ -66,6 +71,10 @@ def train(
         raise ValueError(f"fresh is for simulated readings, and those of {regime.name} are real")
     torch.manual_seed(seed)
     model, objective = build(recipe, regime)
+    if start:
+        saved = find_model(start)
+        with fitting(saved.folder):
+            model.load_state_dict(saved.weights())
     on_gpu = accelerator != "cpu" and devices_and_nodes(devices, nodes) == (1, 1) and torch.cuda.is_available()
     kind = recipe.noise_kind(regime)
     crops = Crops(
