@@ -19,7 +19,7 @@ DENOISING, SRL = tasks.find("denoising"), tasks.find("srl")
 def test_the_package_alone_offers_models() -> None:
     catalogue = Catalogue()
     assert catalogue.runs() == []
-    assert catalogue.models(DENOISING) == ["dp-3"]
+    assert catalogue.models(DENOISING) == ["depth", "dp-3", "photo"]
     assert catalogue.models(SRL) == ["srl-ewt", "srl-grammar"]
     assert catalogue.models(tasks.find("multilabel")) == []
     assert catalogue.open(DENOISING, "dp-3").name == "dp-3"
@@ -36,7 +36,7 @@ def test_runs_are_found_below_the_folders_given(tmp_path: Path) -> None:
     assert str(first) not in catalogue.models(DENOISING)
     (first / "model.safetensors").touch()
     (second / "model.safetensors").touch()
-    assert catalogue.models(DENOISING) == ["dp-3", str(first)]
+    assert catalogue.models(DENOISING) == ["depth", "dp-3", "photo", str(first)]
     assert catalogue.models(SRL, runs_first=True)[0] == str(second)
     assert catalogue.models(SRL)[-1] == str(second)
 
@@ -76,7 +76,7 @@ def test_a_task_says_which_folders_it_can_open(tmp_path: Path) -> None:
     forest, chosen = fake_run(tmp_path / "forest"), fake_run(tmp_path / "tv")
     (forest / "forest.safetensors").touch()
     (chosen / "chosen.json").touch()
-    assert Catalogue([tmp_path]).models(DENOISING) == ["dp-3", str(forest), str(chosen)]
+    assert Catalogue([tmp_path]).models(DENOISING) == ["depth", "dp-3", "photo", str(forest), str(chosen)]
 
 
 def test_models_are_loaded_once_and_again_when_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

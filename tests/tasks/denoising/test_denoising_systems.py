@@ -222,7 +222,7 @@ def test_folders_are_denoised_and_sources_are_safe(tmp_path: Path) -> None:
     assert [p.name for p in written] == ["a.png", "b.png"]
     with pytest.raises(ValueError, match="would be overwritten by the answer for .*; give another -o"):
         list(FileDenoiser(denoise).files([source], source))
-    with pytest.raises(ValueError, match=r"'dp-9' is neither a run folder nor a model of the package \(dp-3, "):
+    with pytest.raises(ValueError, match=r"'dp-9' is neither a run folder nor a model of the package \(depth, dp-3, "):
         open_model("dp-9")
     assert {"dp-3", "srl-grammar"} <= set(shipped())
 

@@ -1,0 +1,84 @@
+"""Training images of the model ``photo``: photographs of Debian packages, reduced and cut into tiles.
+
+    apt-get download gcompris-qt-data lomiri-wallpapers-16.04 mate-backgrounds palapeli-data
+    for package in *.deb; do dpkg -x $package packages; done
+    python docs/scripts/free_photos.py packages photos
+    spen train photo --data photos --noise gaussian:0-55 --holes none
+
+The packages are free to redistribute; their licences (CC BY, CC BY-SA, GPL, AGPL, public domain) are in
+`packages/usr/share/doc/*/copyright`. Tiles are .npy files of one plane: grey, or one of the three planes that a colour
+image is denoised in. A photograph is in one split only.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from spen.tasks.denoising.images import OPPONENT
+
+ALBUMS = ("erase", "explore_farm_animals", "explore_monuments", "explore_world_animals", "explore_world_music")
+FOLDERS = ("backgrounds/mate/nature", "backgrounds", "palapeli/collection")
+SIDE = 192
+LONGEST = 1000
+LEAST = 400  # pixels; smaller pictures are icons
+FLATTEST = 0.005  # the standard deviation of a plane; below it there is nothing to learn
+
+
+def photographs(packages: Path) -> Iterator[Image.Image]:
+    """The photographs in a fixed order."""
+    for album in ALBUMS:
+        data = (packages / "usr/share/gcompris-qt/rcc" / f"{album}.rcc").read_bytes()  # files one after the other
+        for found in re.finditer(rb"RIFF(....)WEBP", data, re.DOTALL):
+            size = 8 + int.from_bytes(found[1], "little")
+            yield Image.open(io.BytesIO(data[found.start() : found.start() + size]))
+    for folder in FOLDERS:
+        for path in sorted((packages / "usr/share" / folder).glob("*.jpg")):
+            yield Image.open(path)
+
+
+def tiles(photo: Image.Image) -> Iterator[np.ndarray]:  # (SIDE, SIDE, 3) in [0, 1]
+    """Half the size or less, so that neither compression nor the sensor's noise is left."""
+    width, height = photo.size
+    factor = min(0.5, LONGEST / max(width, height))
+    size = (round(factor * width), round(factor * height))
+    pixels = np.asarray(photo.convert("RGB").resize(size, Image.Resampling.BOX), np.float32) / 255
+    for top in np.linspace(0, size[1] - SIDE, max(1, size[1] // SIDE)).astype(int):
+        for left in np.linspace(0, size[0] - SIDE, max(1, size[0] // SIDE)).astype(int):
+            yield pixels[top : top + SIDE, left : left + SIDE]
+
+
+def planes(tile: np.ndarray, count: int) -> Iterator[np.ndarray]:
+    """Grey of every tile; of every fourth its brightness among colours, of every other one difference of colours."""
+    yield tile.mean(-1)
+    colours = tile @ OPPONENT.T.astype(np.float32)
+    if count % 4 == 0:
+        yield colours[..., 0]
+    if count % 2 == 0:
+        yield colours[..., 1 + count // 2 % 2]
+
+
+def main(packages: str, out: str) -> None:
+    """Write the folder."""
+    count = 0
+    for index, photo in enumerate(photographs(Path(packages))):
+        if min(photo.size) < LEAST:
+            continue
+        split = Path(out) / {7: "dev", 27: "test"}.get(index % 40, "train")
+        split.mkdir(parents=True, exist_ok=True)
+        for tile in tiles(photo):
+            for k, plane in enumerate(planes(tile, count)):
+                if plane.std() < FLATTEST:
+                    continue
+                np.save(split / f"{index:03d}-{count:05d}-{k}.npy", plane.astype(np.float16))
+            count += 1
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
