@@ -51,7 +51,8 @@ def test_it_carries_the_licences_of_code_and_models(wheel: Path) -> None:
         headers = archive.read(metadata).decode().split("\n\n")[0].splitlines()
     by_name = {name.partition("/licenses/")[2]: text for name, text in texts.items()}
     folder = "src/spen/weights/srl-ewt/"
-    assert set(by_name) == {"LICENSE", f"{folder}LICENSE.txt", f"{folder}LICENSE-Apache-2.0.txt"}
+    photo = "src/spen/weights/photo/LICENSE.txt"
+    assert set(by_name) == {"LICENSE", f"{folder}LICENSE.txt", f"{folder}LICENSE-Apache-2.0.txt", photo}
     assert "License-Expression: MIT AND CC-BY-SA-4.0 AND Apache-2.0" in headers
     attribution = by_name[f"{folder}LICENSE.txt"]
     for source in ("UD_English-EWT", "A Gold Standard Dependency Corpus for English", "PropBank", "Paul Kingsbury"):

@@ -130,7 +130,7 @@ def test_the_answer_for_people_puts_the_fastest_first() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["nowhere"], "spen: 'nowhere' is no run folder and no model of the package (dp-3"),
+        (["nowhere"], "spen: 'nowhere' is no run folder and no model of the package (depth, dp-3"),
         (["convnet"], "spen: convnet has no descent to differentiate; name a recipe with an energy, dp-3 say"),
         (["bibtex-feedforward"], "spen: bibtex-feedforward has no descent to differentiate"),
         (

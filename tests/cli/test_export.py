@@ -90,7 +90,7 @@ def test_half_precision_and_a_sentence_for_the_folder(folder: Path) -> None:
         ("export dp-3 model.onnx --compile", "--compile is for a .pt2 file, not for model.onnx"),
         ("export dp-3 model.onnx --half", "--half is for a folder, not for model.onnx"),
         ("export dp-3 model.onnx --about x", "--about is for a folder, not for model.onnx"),
-        ("export dp-9 model.onnx", "'dp-9' is neither a run folder nor a model of the package (dp-3"),
+        ("export dp-9 model.onnx", "'dp-9' is neither a run folder nor a model of the package (depth, dp-3"),
         ("export dp-3 full.onnx", "full.onnx is a folder; give the name of a file"),
         ("export dp-3 full", "full holds other files (note.txt); give a folder that is empty or new"),
         ("export full model.onnx", "full holds no model that can be opened: it has neither run.json nor config.json"),

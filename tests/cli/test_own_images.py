@@ -131,9 +131,10 @@ def test_training_starts_from_a_trained_model(place: Path) -> None:
 
 def test_a_model_that_spoils_an_image_says_so(place: Path) -> None:
     checks = (np.indices((32, 32)).sum(0) % 2 * 200 + 20).astype(np.uint8)
-    Image.fromarray(checks).save("checks.png")
-    answer = spen("predict", "dp-3", "checks.png", "-o", "spoilt.png")
-    assert "checks.png: dp-3 is for depth maps, and this is a photograph; take the model photo: spen" in answer.err
+    Image.fromarray(checks).save("two words.png")
+    answer = spen("predict", "dp-3", "two words.png", "-o", "spoilt.png")
+    assert "two words.png: dp-3 is for depth maps, and this is a photograph; take the model photo: spen" in answer.err
+    assert "spen predict photo 'two words.png'" in answer.err
     assert "take a model that reads the noise level: photo" in answer.err
     plane = 1500 + 5 * np.indices((64, 64)).sum(0) + np.random.default_rng(0).normal(0, 50, (64, 64))
     Image.fromarray(plane.astype(np.uint16)).save("plane.png")

@@ -68,13 +68,13 @@ def _scan(folders: Sequence[Path]) -> dict[str, Path]:
     """Run folders by their path as given. Links are not followed: they may lead out of the folders."""
     found: dict[str, Path] = {}
     for root in folders:
-        depth = len(root.parts)
+        above = len(root.parts)
         for place, below, files in os.walk(root, followlinks=False):
             folder = Path(place)
             if "run.json" in files:
                 found[str(folder)] = folder
             # A run holds no runs.
-            deep = "run.json" in files or len(folder.parts) - depth >= _DEEPEST or len(found) >= _MOST
+            deep = "run.json" in files or len(folder.parts) - above >= _DEEPEST or len(found) >= _MOST
             below[:] = [] if deep else sorted(d for d in below if d not in _SKIPPED and not d.startswith("."))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -87,13 +88,13 @@ class FileDenoiser:
         if photograph and self.depth and self.holes == "auto" and self.peak is None:
             print(
                 f"{path}: {self.name} is for depth maps, and this is a photograph; take the model photo: "
-                f"spen predict photo {path}",
+                f"spen predict photo {shlex.quote(str(path))}",
                 file=sys.stderr,
             )
         elif image.values.dtype == np.uint16 and image.values.ndim == 2 and not self.depth and self.peak is None:
             print(
                 f"{path}: {self.name} is for photographs, and grey of 16 bits is read as depth in millimetres; take "
-                f"the model depth: spen predict depth {path}, or give --peak 65535 for a photograph",
+                f"the model depth: spen predict depth {shlex.quote(str(path))}, or give --peak 65535 for a photograph",
                 file=sys.stderr,
             )
         seen = image.valid()

@@ -26,6 +26,10 @@ WINDOW = (64, 80)
 """The part of an image whose landscape is drawn: hundreds of energies of the whole would take minutes."""
 
 
+WATCHED = "dp-3"
+"""The model that is shown first: it takes several steps, the others of the package one."""
+
+
 class DenoisingTab:
     """``denoise`` and ``landscape`` are reached from the network with any arguments; wrong ones are an error."""
 
@@ -50,7 +54,7 @@ class DenoisingTab:
                     elem_id="noise",
                 )
                 strength = gr.Slider(0, most, begin, step=0.01, label="Strength", info=what, elem_id="strength")
-                first = gr.Dropdown(titles, value=titles[0][1], label="System", elem_id="first")
+                first = gr.Dropdown(titles, value=WATCHED, label="System", elem_id="first")
                 second = gr.Dropdown(
                     [("nothing", NO_SECOND), *titles], value="tv", label="Compare with", elem_id="second"
                 )
