@@ -5,7 +5,7 @@
     python docs/scripts/free_photos.py packages photos
     spen train photo --data photos --noise gaussian:0-55 --holes none
 
-The packages are free to redistribute; their licences (CC BY, CC BY-SA, GPL, AGPL, public domain) are in
+The packages are free to redistribute; their licences (CC BY, CC BY-SA, GFDL, GPL, public domain) are in
 `packages/usr/share/doc/*/copyright`. Tiles are .npy files of one plane: grey, or one of the three planes that a colour
 image is denoised in. A photograph is in one split only.
 """

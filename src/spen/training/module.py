@@ -55,8 +55,7 @@ class StageModule(pl.LightningModule):
         super().__init__()
         self.job, self.number, self.stage = job, number, job.stages[number]
         self.model, self.metric = job.model, job.metric
-        self.objective = self.stage.objective
-        self.objective.resume({})  # what it stored in an earlier training does not belong to this one
+        self.stage.objective.resume({})  # what it stored in an earlier training does not belong to this one
         self.vitals = Vitals()
         self.losses: list[Tensor] = []
         self.reports: list[str] = []
@@ -81,12 +80,12 @@ class StageModule(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         parts = {"average": self.average, "box": self.box, "vitals": self.vitals}
         checkpoint["spen"] = {name: part.state_dict() for name, part in parts.items() if part is not None}
-        checkpoint["objective"] = self.objective.training_state()
+        checkpoint["objective"] = self.stage.objective.training_state()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         for name, state in checkpoint.get("spen", {}).items():
             getattr(self, name).load_state_dict(state)
-        self.objective.resume(checkpoint.get("objective", {}))
+        self.stage.objective.resume(checkpoint.get("objective", {}))
 
     def train_dataloader(self) -> Any:
         return _Epoch(self.job.train, self.current_epoch, self.trainer.global_rank, self.trainer.world_size)
@@ -134,7 +133,7 @@ class StageModule(pl.LightningModule):
     def training_step(self, batch: tuple[Any, Any], index: int) -> Tensor:
         x, target = batch
         self._batch = (x, index)
-        loss = self.objective(self.model, x, target)
+        loss = self.stage.objective(self.model, x, target)
         self.losses.append(loss.detach())
         return loss
 
@@ -185,7 +184,7 @@ class StageModule(pl.LightningModule):
     def validation_step(self, batch: tuple[Any, Any], index: int) -> None:
         x, target = batch
         self._trajectory = None
-        y = self.objective.predict(self.model, x)  # also of a repeated batch: all processes call the model
+        y = self.stage.objective.predict(self.model, x)  # also of a repeated batch: all processes call the model
         trajectory = self._trajectory
         if index == 0 and trajectory is not None and self._reports_inert_terms():
             self.reports += find_inert(self.model, x, trajectory, self.vitals.largest)

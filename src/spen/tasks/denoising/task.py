@@ -115,8 +115,9 @@ class Denoising(Task):
     def train(self, order: TrainOrder) -> Trained | None:
         from spen.tasks.denoising.train import train
 
-        start = order.options.get("start", "")
-        regime = find_regime(order.data, **{k: v for k, v in order.options.items() if k != "start"})
+        options = dict(order.options)
+        start = options.pop("start", "")
+        regime = find_regime(order.data, **options)
         run = train(
             find_recipe(order.recipe, regime).with_options(**order.settings),
             regime,
