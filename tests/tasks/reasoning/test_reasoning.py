@@ -104,6 +104,29 @@ def test_options_of_recipes_do_something() -> None:
     assert stages(Recipe("x", seconds=3.0))[0].seconds == 3.0
 
 
+@pytest.mark.parametrize("kind", ["energy", "feedforward", "recurrent"])
+def test_clues_are_hidden_in_training_alone(kind: Any) -> None:
+    model = build(Recipe("x", kind=kind, width=4, rounds=1, steps=2, hidden_clues=0.5))
+    part: Any = model.features if kind == "energy" else model.features[0]  # type: ignore[index]
+    x = puzzles(4)[0].repeat(2000, 1, 1)
+    torch.manual_seed(0)
+    shown = part(x)
+    given, kept = x.sum((1, 2)), shown.sum((1, 2))
+    assert torch.equal(shown * x, shown)  # no clue is added or changed
+    assert float((kept / given).mean()) == pytest.approx(0.75, abs=0.01)  # the mean of p is 0.25
+    # Clues go together: the variance of their number is 8·E[p(1 − p)] + 64·Var p, where single ones would have 1.5.
+    assert float(kept[given == 8].var()) == pytest.approx(8 * (1 / 4 - 1 / 12) + 64 / 48, rel=0.05)
+    assert part.eval()(x) is x
+    assert torch.equal(build(TINY).features(x), x)
+
+
+def test_only_a_share_of_clues_can_be_hidden() -> None:
+    with pytest.raises(ValueError, match=r"hidden_clues is a share in \[0, 1\], not 2"):
+        build(Recipe("x", hidden_clues=2.0))
+    with pytest.raises(ValueError, match="hidden_clues is for sudoku; inverse has no clues to hide"):
+        build(Recipe("x", problem="inverse", hidden_clues=0.5))
+
+
 def test_the_baselines_have_the_size_of_the_energy() -> None:
     sizes = {
         name: sum(p.numel() for p in build(RECIPES[name]).parameters())

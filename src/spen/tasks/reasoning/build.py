@@ -26,7 +26,7 @@ def build(system: Recipe) -> SPEN:
         tied = system.kind == "recurrent"
         network = problem.network(system.width, 1 if tied else system.rounds, system.rounds if tied else 1)
         return SPEN(
-            features=Solver(network, problem.start()),
+            features=nn.Sequential(problem.features(system), Solver(network, problem.start())),
             init=nn.Identity(),
             energy=Linear(),
             minimizer=Minimizer(problem.domain(), GradientDescent(1)),
@@ -36,7 +36,10 @@ def build(system: Recipe) -> SPEN:
     if system.detached:
         gradient = Detached()
     return SPEN(
-        energy=problem.energy(system), init=problem.start(), minimizer=Minimizer(problem.domain(), rule, gradient)
+        features=problem.features(system),
+        init=problem.start(),
+        energy=problem.energy(system),
+        minimizer=Minimizer(problem.domain(), rule, gradient),
     )
 
 

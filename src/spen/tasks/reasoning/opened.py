@@ -19,8 +19,9 @@ from spen.tasks.task import Progress
 __all__ = ["ReasoningModel"]
 
 
-SEARCH = {"steps": 64, "restarts": 16}
-"""How long the search for a puzzle's solution goes on, unless it is given. A puzzle that is solved needs no more."""
+SEARCH = {"steps": 64, "restarts": 16, "start_noise": 0.7}
+"""How the solution of a puzzle is searched for, unless it is given: the best of a few settings on development puzzles
+of satnet. A puzzle that is solved needs no further restarts."""
 
 
 class ReasoningModel(SimpleOpened):

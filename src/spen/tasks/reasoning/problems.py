@@ -55,6 +55,12 @@ class Problem(ABC):
             energy = EntropySmoothed(energy, recipe.entropy, learned=True, over=self.entropy)
         return energy
 
+    def features(self, recipe: Recipe) -> nn.Module:
+        """F(x): x itself, unless the problem changes it in training."""
+        if recipe.hidden_clues:
+            raise ValueError(f"hidden_clues is for sudoku; {recipe.problem} has no clues to hide")
+        return nn.Identity()
+
     def solved(self) -> Callable[[Tensor, Tensor], Tensor] | None:
         """A check of answers that does not know the right one."""
         return None
@@ -130,6 +136,25 @@ class Clues(nn.Module):
         return self.sure * x
 
 
+class HiddenClues(nn.Module):
+    """Dropout of clues: in training a board loses each of its clues with probability p, p uniform in [0, ``most``].
+
+    With fewer clues a board may have several solutions. Nobody checks that; the target stays the one that is known.
+    """
+
+    def __init__(self, most: float) -> None:
+        super().__init__()
+        if not 0 <= most <= 1:
+            raise ValueError(f"hidden_clues is a share in [0, 1], not {most}")
+        self.most = most
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, cells, digits)
+        if not self.training or not self.most:
+            return x
+        p = self.most * torch.rand(len(x), 1, 1, device=x.device)
+        return x * (torch.rand(*x.shape[:2], 1, device=x.device) >= p)
+
+
 class Sudoku(Problem):
     """x (B, cells, digits) has a one where a clue is, y is a distribution over the digits of every cell."""
 
@@ -141,6 +166,9 @@ class Sudoku(Problem):
 
     def start(self) -> nn.Module:
         return Clues()
+
+    def features(self, recipe: Recipe) -> nn.Module:
+        return HiddenClues(recipe.hidden_clues)
 
     def loss(self, y: Tensor, target: Tensor) -> Tensor:
         """−log of the probability of the right digit, on average over the cells."""

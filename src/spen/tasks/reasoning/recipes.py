@@ -32,6 +32,7 @@ class Recipe:
     noise: float = 0.0
     rate_limit: float | None = None
     replay: float = 0.0
+    hidden_clues: float = 0.0
     every_iterate: bool = False
     batch_size: int = 64
     epochs: int = 100
@@ -64,7 +65,16 @@ def _baselines(name: str, energy: Recipe, feedforward: int, recurrent: int, widt
     }
 
 
-_SUDOKU = Recipe("a learned energy of 9×9 boards, descended", 99.4, average=0.999)
+_SUDOKU = Recipe(
+    "a learned energy of 9×9 boards, descended",
+    99.4,
+    width=16,
+    hidden_clues=0.45,
+    batch_size=32,
+    epochs=4,
+    learning_rate=3e-3,
+    average=0.99,
+)
 _CONNECTIVITY = replace(_GRAPH, about="which nodes of a graph a path connects", published=99.1, problem="connectivity")
 _PATH = replace(_GRAPH, about="distances to a goal, and the next step", published=92.6, problem="shortest-path")
 _MATRIX = replace(_INVERSE, about="the inverse of a 20×20 matrix; mean squared error, published 0.0095")
@@ -74,7 +84,7 @@ RECIPES = {
     "sudoku-small": Recipe(
         "the same for 4×4, in a minute on a CPU", width=12, rounds=2, steps=8, epochs=8, learning_rate=5e-3
     ),
-    **_baselines("sudoku", replace(_SUDOKU, average=0.0), 4, 32, 64),
+    **_baselines("sudoku", _SUDOKU, 4, 32, 30),
     "connectivity": _CONNECTIVITY,
     **_baselines("connectivity", _CONNECTIVITY, 2, 12, 24),
     "shortest-path": _PATH,
