@@ -6,8 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
-from spen.storage import noted, write_whole
+from spen.storage import noted, save_weights, write_whole
 
 
 def test_a_text_is_whole_or_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,3 +30,9 @@ def test_the_first_asking_is_noted_and_the_next_compared(tmp_path: Path) -> None
     path = tmp_path / "new" / "asked.json"
     assert noted(path, {"sizes": (1, 2)}) == ({"sizes": [1, 2]}, {"sizes": [1, 2]})
     assert noted(path, {"sizes": (3,)}) == ({"sizes": [1, 2]}, {"sizes": [3]})
+
+
+def test_weights_may_be_read_by_whoever_may_read_other_files(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("")
+    save_weights({"w": torch.zeros(1)}, tmp_path / "w.safetensors")
+    assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "text").stat().st_mode

@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--split", default="test")
     parser.add_argument("--every", type=int, default=18)
     parser.add_argument("--steps", type=int, default=SEARCH["steps"])
-    parser.add_argument("--restarts", type=int, default=SEARCH["restarts"])
+    parser.add_argument("--restarts", type=int, default=16)
     parser.add_argument("--start-noise", type=float, default=SEARCH["start_noise"])
     parser.add_argument("--select", type=int, default=200, help="puzzles of the tables without a check; 0: none")
     options = parser.parse_args()

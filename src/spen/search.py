@@ -38,6 +38,8 @@ class Found:
     """(B, …): the answers."""
     selected: Tensor
     """(B,): which restart each answer came from; 0 is the descent from Init itself."""
+    start: Tensor
+    """(B, …): where that descent began; ``model(x, start=found.start)`` repeats it."""
     energies: Tensor
     """(R, B): the energy that each restart ended with; NaN for restarts that were not needed."""
     steps_used: Tensor
@@ -89,7 +91,7 @@ def search(
     batch = begin.shape[0]
     size = rows or batch
     domain = model.minimizer.domain
-    best = _Best(domain.output(domain.enter(begin)).clone(), restarts)
+    best = _Best(domain.output(domain.enter(begin)).clone(), begin.clone(), restarts)
     unsolved, r = torch.arange(batch, device=begin.device), 0
     while r < restarts and len(unsolved):
         # The first restart runs alone: examples that it solves need no others.
@@ -104,26 +106,29 @@ def search(
             path = minimizer(model.energy, select_rows(features, examples[chunk]), starts[chunk])
             scores = path.energies[-1] if isinstance(select, str) else select(path.output, inputs)
             right = torch.zeros_like(scores, dtype=torch.bool) if solved is None else solved(path.output, inputs)
-            best.update(numbers[chunk], examples[chunk], path, scores, right)
+            best.update(numbers[chunk], examples[chunk], starts[chunk], path, scores, right)
         r += count
         if solved is not None:
             unsolved = (~best.solved).nonzero().squeeze(1)
-    return Found(best.output, best.selected, best.energies, best.steps_used, None if solved is None else best.solved)
+    passed = None if solved is None else best.solved
+    return Found(best.output, best.selected, best.start, best.energies, best.steps_used, passed)
 
 
 class _Best:
     """The best answer so far for each example, and the energies and steps of all restarts."""
 
-    def __init__(self, output: Tensor, restarts: int) -> None:
+    def __init__(self, output: Tensor, start: Tensor, restarts: int) -> None:
         batch, device = output.shape[0], output.device
-        self.output = output
+        self.output, self.start = output, start
         self.energies = output.new_full((restarts, batch), torch.nan)
         self.scores = output.new_full((batch,), torch.inf)
         self.steps_used = torch.zeros(restarts, batch, dtype=torch.long, device=device)
         self.selected = torch.zeros(batch, dtype=torch.long, device=device)
         self.solved = torch.zeros(batch, dtype=torch.bool, device=device)
 
-    def update(self, numbers: Tensor, examples: Tensor, path: Trajectory, scores: Tensor, right: Tensor) -> None:
+    def update(
+        self, numbers: Tensor, examples: Tensor, starts: Tensor, path: Trajectory, scores: Tensor, right: Tensor
+    ) -> None:
         """Add one descent per row: the number of the restart, the example, and the results. Restarts come in order."""
         self.energies[numbers, examples] = path.energies[-1].to(self.energies.dtype)
         self.steps_used[numbers, examples] = path.steps_used
@@ -136,6 +141,7 @@ class _Best:
             better = better | (r == 0)
             at = rows[better]
             self.output[at], self.scores[at] = path.output[own][better], scores[own][better]
+            self.start[at] = starts[own][better]
             self.selected[at], self.solved[at] = r, right[own][better]
 
 

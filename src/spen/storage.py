@@ -54,7 +54,10 @@ def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, 
     from safetensors.torch import save_file
 
     with replacing(path) as temporary:
+        temporary.touch()
+        mode = temporary.stat().st_mode  # safetensors lets nobody else read its files
         save_file(_apart(weights), temporary, metadata=metadata)
+        temporary.chmod(mode)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
 

@@ -56,6 +56,7 @@ def test_restarts_find_the_lower_well() -> None:
     assert torch.allclose(model.energy(found.output, X), found.energy)
     assert found.energies.shape == found.steps_used.shape == (16, 3)
     assert bool((found.selected > 0).all())
+    assert torch.equal(model(X, start=found.start).output, found.output)
     assert found.solved is None
     assert repr(found) == "Found(output=(3, 1), restarts=16)"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 pytest.importorskip("gradio", reason="the viewer's extra is not installed")
 
@@ -31,21 +33,40 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> SudokuTab:
 
 
 def test_a_puzzle_is_solved_step_by_step(tab: SudokuTab) -> None:
-    (name,) = tab.page.models()
+    name = tab.page.models(runs_first=True)[0]
     html = tab.solve(name, PUZZLE, 5, 3)
-    assert html.count('<table class="board">') == 1 + 6  # the answer, and y_0 … y_5
-    assert html.count('class="clue') == 2 * 7
-    assert "descent" in html
-    assert "solved" in html
+    assert html.count('<table class="board">') == 6  # y_0 … y_5
+    assert html.count('class="clue') == 2 * 6
+    assert html.count('class="cursor"') == 6  # the energy at each of them
+    assert "not solved: descent" in html
+    assert "energy at the end of each descent" in html
+    assert "energy at the end of each descent" not in tab.solve(name, PUZZLE, 5, 1)
+
+
+def test_the_slider_shows_the_descent_that_found_the_answer(tab: SudokuTab, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = tab.page.models(runs_first=True)[0]
+    shown: list[Tensor] = []
+    monkeypatch.setattr("spen.tasks.reasoning.tab._table", lambda y, clues: shown.append(y) or "")
+    html = tab.solve(name, PUZZLE, 7, 4)
+    torch.manual_seed(0)
+    found = tab._solver(name).search(tab._clues(PUZZLE), steps=7, restarts=4)
+    assert f"descent {int(found.selected) + 1} of 4" in html
+    assert torch.equal(shown[-1], found.output[0])
+
+
+def test_the_shipped_solver_is_on_the_page(tab: SudokuTab) -> None:
+    assert "sudoku" in tab.page.models()
+    line = "003020600900305001001806400008102900700000008006708200002609500800203009005010300"
+    assert "<h4>solved: descent 1 of 1" in tab.solve("sudoku", line, 64, 8)
 
 
 def test_a_new_puzzle_has_one_solution(tab: SudokuTab) -> None:
     assert len(solutions(parse_line(tab.draw(4)).clues)) == 1
-    assert len(tab.draw("nonsense")) == 16
+    assert len(tab.draw("nonsense")) == 81
 
 
 def test_mistakes_are_one_sentence_each(tab: SudokuTab, tmp_path: Path) -> None:
-    (name,) = tab.page.models()
+    name = tab.page.models(runs_first=True)[0]
     for arguments, sentence in (
         ((name, "12", 5, 3), "a board has 16, 36, 64, 81 cells, not 2"),
         ((name, PUZZLE, 0, 3), "steps go from 1 to 200, not 0"),
@@ -56,7 +77,7 @@ def test_mistakes_are_one_sentence_each(tab: SudokuTab, tmp_path: Path) -> None:
 
 
 def test_the_landscape_of_a_puzzle(tab: SudokuTab, monkeypatch: pytest.MonkeyPatch) -> None:
-    (name,) = tab.page.models()
+    name = tab.page.models(runs_first=True)[0]
     seen = {}
     show = staticmethod(lambda model, x, **options: seen.update(x=x, **options) or "shown")
     monkeypatch.setattr(Page, "landscape", show)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spen import tasks
-from spen.models import open_model
+from spen.models import find_model, open_model
 from spen.storage import load_weights
 from spen.tasks.locations import find_data
 from spen.tasks.reasoning.build import build, stages
@@ -20,7 +20,7 @@ from spen.tasks.reasoning.data import boards, examples, one_hot
 from spen.tasks.reasoning.metrics import Share, by_clues, cell_accuracy, obeys_the_rules, solved_boards
 from spen.tasks.reasoning.opened import ReasoningModel
 from spen.tasks.reasoning.recipes import RECIPES, Recipe
-from spen.tasks.reasoning.sudoku import generate, parse_line
+from spen.tasks.reasoning.sudoku import format_board, generate, parse_line, solutions
 from spen.tasks.task import TrainOrder
 from spen.testing import check_energy
 from tests.cli.world import spen as run
@@ -256,3 +256,17 @@ def test_the_data_of_the_papers() -> None:
     x, y = examples("satnet", "test")
     assert bool(obeys_the_rules(y, x).all())
     assert x.sum((1, 2)).min() >= 31
+
+
+def test_the_shipped_solver_is_small_and_solves_hard_puzzles(tmp_path: Path) -> None:
+    saved = find_model("sudoku")
+    assert sum(path.stat().st_size for path in saved.folder.iterdir()) < 2**20
+    assert saved.settings["data"] == "sudoku-9"
+    draw = random.Random(17)
+    puzzles = tmp_path / "hard ones.txt"
+    puzzles.write_text("".join(f"{format_board(generate(draw, 9).clues)}\n" for _ in range(20)))
+    (out,) = open_model("sudoku").predict([puzzles], tmp_path / "solved.csv")
+    rows = [line.split(",") for line in out.read_text().splitlines()]
+    assert [row[2] for row in rows].count("solved") >= 19
+    for puzzle, solution, verdict in rows:
+        assert verdict == "unsolved" or list(solution) == [str(d) for d in solutions(parse_line(puzzle).clues)[0]]

@@ -19,9 +19,9 @@ from spen.tasks.task import Progress
 __all__ = ["ReasoningModel"]
 
 
-SEARCH = {"steps": 64, "restarts": 16, "start_noise": 0.7}
-"""How the solution of a puzzle is searched for, unless it is given: the best of a few settings on development puzzles
-of satnet. A puzzle that is solved needs no further restarts."""
+SEARCH = {"steps": 64, "restarts": 64, "start_noise": 0.7}
+"""How the solution of a puzzle is searched for, unless it is given: the best of a few settings on development puzzles.
+A puzzle that is solved needs no further restarts."""
 
 
 class ReasoningModel(SimpleOpened):

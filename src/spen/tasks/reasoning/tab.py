@@ -9,11 +9,12 @@ import gradio as gr
 import torch
 from torch import Tensor
 
+from spen.tasks.charts import draw_lines
 from spen.tasks.reasoning.data import one_hot
 from spen.tasks.reasoning.metrics import obeys_the_rules
 from spen.tasks.reasoning.opened import ReasoningModel
 from spen.tasks.reasoning.sudoku import BOXES, format_board, generate, groups, parse_line
-from spen.viewer.iterates import note, with_slider
+from spen.viewer.iterates import SMALL, with_slider
 from spen.viewer.tabs import LandscapeButton, Page
 
 __all__ = ["SudokuTab"]
@@ -41,23 +42,22 @@ class SudokuTab:
         names = page.models(runs_first=True)
         with gr.Row():
             with gr.Column(scale=1, min_width=330):
-                system = gr.Dropdown(names, value=names[0] if names else None, label="Run", elem_id="solver")
-                line = gr.Textbox(self.draw(4), label="Puzzle, row by row; . is an empty cell", elem_id="puzzle")
-                side = gr.Dropdown(list(BOXES), value=4, label="Size of a new puzzle")
+                system = gr.Dropdown(names, value=names[0], label="Solver", elem_id="solver")
+                line = gr.Textbox(self.draw(9), label="Puzzle, row by row; . is an empty cell", elem_id="puzzle")
+                side = gr.Dropdown(list(BOXES), value=9, label="Size of a new puzzle")
                 new = gr.Button("New puzzle", elem_id="new-puzzle")
-                steps = gr.Slider(1, STEPS, 32, step=1, label="Steps")
-                restarts = gr.Slider(1, RESTARTS, 8, step=1, label="Restarts")
+                steps = gr.Slider(1, STEPS, 64, step=1, label="Steps")
+                restarts = gr.Slider(1, RESTARTS, 64, step=1, label="Restarts")
                 run = gr.Button("Solve", variant="primary", elem_id="solve")
             with gr.Column(scale=2, min_width=420):
-                words = "The board appears here at every step of the descent."
-                answer = page.hint(words if names else "Train a solver first: spen train sudoku-small", "solved")
+                answer = page.hint("The board appears here at every step of the descent.", "solved")
         new.click(self.draw, side, line, **page.light)
         run.click(page.report_errors(self.solve), [system, line, steps, restarts], answer, **page.descent)
         return [LandscapeButton("Of the puzzle", "puzzle-landscape", [system, line], self.landscape)]
 
     def draw(self, side: Any) -> str:
         """A new puzzle of this size."""
-        return format_board(generate(random.Random(), int(side) if side in BOXES else 4).clues)
+        return format_board(generate(random.Random(), int(side) if side in BOXES else 9).clues)
 
     def solve(self, system: str, line: str, steps: Any, restarts: Any) -> str:
         """The descent that found the answer, as boards under a slider."""
@@ -67,16 +67,17 @@ class SudokuTab:
         torch.manual_seed(0)
         found = solver.search(x, steps=steps, restarts=restarts)
         right = bool(obeys_the_rules(found.output, x))
+        number, tried = int(found.selected), int((found.steps_used > 0).sum())
         with torch.no_grad():
-            path = model(x, steps=steps)
-        iterates = [path.start, *path.outputs]
-        answer = f"<div>{_table(found.output[0], x[0])}</div>"
-        parts = [f'<div data-t="{t}">{_table(y[0], x[0])}</div>' for t, y in enumerate(iterates)]
-        tried = int(found.energies.isfinite().sum())
-        verdict = "solved" if right else "not solved"
-        words = f"{verdict}: descent {int(found.selected) + 1} of {tried}, with energy {float(found.energy):.4g}"
-        steps_shown = f"<h4>The descent from the start of the model</h4>{with_slider(parts, len(parts) - 1)}"
-        return f"{answer}{note(words)}{steps_shown}"
+            path = model(x, steps=max(1, int(found.steps_used[number])), start=found.start)
+        parts = [f'<div data-t="{t}">{_table(y[0], x[0])}</div>' for t, y in enumerate([path.start, *path.outputs])]
+        energies = {"energy": [float(energy) for energy in path.energies[:, 0]]}
+        curve = draw_lines("energy", energies, cursor=True, size=SMALL)
+        words = f"{'solved' if right else 'not solved'}: descent {number + 1} of {tried}"
+        title = f"<h4>{words}, with energy {float(found.energy):.4g}</h4>"
+        ends = {"energy": found.energies[:tried, 0].tolist()}
+        compared = draw_lines("energy at the end of each descent", ends, x="descent", first=1, size=SMALL)
+        return f"{title}{with_slider([*parts, curve], len(path.outputs))}{compared if tried > 1 else ''}"
 
     def landscape(self, system: str, line: str, progress: Any = None) -> str:
         """The energy around the answer for a puzzle."""
