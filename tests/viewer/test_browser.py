@@ -38,6 +38,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed (apt-get install chromium)"),
     pytest.mark.slow,
 ]
+HARD = ".......2...457...9.8....1...4...397.692......7....4....5..........25.8.6...9472.."
+"""The shipped solver needs several descents for it."""
 PATIENCE = 60_000  # milliseconds; test machines are busy
 
 
@@ -261,6 +263,20 @@ def test_a_sentence_can_be_chosen_or_pasted(page: Any) -> None:
     page.fill("#conllu textarea", "The dog barked .")
     answer = run(page, "#label", "#labelled")
     expect(answer.get_by_role("alert")).to_contain_text("pasted text:1: this is plain text")
+
+
+def test_a_puzzle_settles_step_by_step(page: Any) -> None:
+    page.get_by_role("tab", name="Sudoku").click()
+    page.fill("#puzzle textarea, #puzzle input", HARD)
+    answer = run(page, "#solve", "#solved")
+    expect(answer.locator("h4")).to_have_text(re.compile(r"^solved: descent \d+ of \d+$"))
+    assert answer.locator(".board:visible td.clash").count() == 0
+    assert "".join(answer.locator(".board:visible td.clue").all_inner_texts()) == HARD.replace(".", "")
+    shot(page, "sudoku")
+    scrub(answer, 0)
+    assert answer.locator(".board:visible").count() == 1
+    assert answer.locator(".board:visible td.clash").count() > 0
+    assert answer.locator(".cursor:visible").count() == 1
 
 
 def test_the_landscape_of_the_sentence(page: Any) -> None:

@@ -71,13 +71,15 @@ class SudokuTab:
         with torch.no_grad():
             path = model(x, steps=max(1, int(found.steps_used[number])), start=found.start)
         parts = [f'<div data-t="{t}">{_table(y[0], x[0])}</div>' for t, y in enumerate([path.start, *path.outputs])]
-        energies = {"energy": [float(energy) for energy in path.energies[:, 0]]}
-        curve = draw_lines("energy", energies, cursor=True, size=SMALL)
-        words = f"{'solved' if right else 'not solved'}: descent {number + 1} of {tried}"
-        title = f"<h4>{words}, with energy {float(found.energy):.4g}</h4>"
-        ends = {"energy": found.energies[:tried, 0].tolist()}
-        compared = draw_lines("energy at the end of each descent", ends, x="descent", first=1, size=SMALL)
-        return f"{title}{with_slider([*parts, curve], len(path.outputs))}{compared if tried > 1 else ''}"
+        energies = [float(energy - path.energies[0, 0]) for energy in path.energies[:, 0]]
+        charts = [draw_lines("energy, less that of the start", {"energy": energies}, cursor=True, size=SMALL)]
+        if tried > 1:
+            ends = (found.energies[:tried, 0] - found.energies[:tried, 0].nan_to_num(torch.inf).amin()).tolist()
+            title = "last energy of each descent, less the lowest"
+            charts.append(draw_lines(title, {"energy": ends}, x="descent", first=1, size=SMALL))
+        verdict = f"{'solved' if right else 'not solved'}: descent {number + 1} of {tried}"
+        below = f'<div class="charts">{"".join(charts)}</div>'
+        return f"<h4>{verdict}</h4>{with_slider([*parts, below], len(path.outputs))}"
 
     def landscape(self, system: str, line: str, progress: Any = None) -> str:
         """The energy around the answer for a puzzle."""
