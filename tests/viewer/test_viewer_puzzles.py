@@ -39,8 +39,8 @@ def test_a_puzzle_is_solved_step_by_step(tab: SudokuTab) -> None:
     assert html.count('class="clue') == 2 * 6
     assert html.count('class="cursor"') == 6  # the energy at each of them
     assert "not solved: descent" in html
-    assert "last energy of each descent" in html
-    assert "last energy of each descent" not in tab.solve(name, PUZZLE, 5, 1)
+    assert "last energies, less the lowest" in html
+    assert "last energies, less the lowest" not in tab.solve(name, PUZZLE, 5, 1)
 
 
 def test_the_slider_shows_the_descent_that_found_the_answer(tab: SudokuTab, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ class SudokuTab:
         charts = [draw_lines("energy, less that of the start", {"energy": energies}, cursor=True, size=SMALL)]
         if tried > 1:
             ends = (found.energies[:tried, 0] - found.energies[:tried, 0].nan_to_num(torch.inf).amin()).tolist()
-            title = "last energy of each descent, less the lowest"
+            title = "last energies, less the lowest"
             charts.append(draw_lines(title, {"energy": ends}, x="descent", first=1, size=SMALL))
         verdict = f"{'solved' if right else 'not solved'}: descent {number + 1} of {tried}"
         below = f'<div class="charts">{"".join(charts)}</div>'
