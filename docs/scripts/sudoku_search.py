@@ -42,7 +42,7 @@ def main() -> None:
     computation(model, x, options.steps, options.restarts, options.start_noise)
     if options.select:
         chosen = torch.linspace(0, len(x) - 1, min(options.select, len(x))).long()
-        one_descent(model, x[chosen], y[chosen], options.steps * options.restarts)
+        one_descent(model, x[chosen], y[chosen], min(1024, options.steps * options.restarts))
         selection(model, x[chosen], y[chosen], options.steps, options.restarts, options.start_noise)
 
 

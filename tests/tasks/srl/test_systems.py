@@ -14,6 +14,7 @@ import torch
 
 from spen.tasks.srl.arcs import ArcSource
 from spen.tasks.srl.build import _principal, build, stages
+from spen.tasks.srl.features import PATH
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.recipes import ABLATIONS, RECIPES, TERMS, SrlRecipe, find_recipe
 from spen.tasks.srl.train import train
@@ -195,3 +196,24 @@ def test_a_recipe_can_be_changed_by_name() -> None:
     ):
         with pytest.raises(ValueError, match=problem):
             find_recipe(name)
+
+
+def test_pruning_leaves_the_roles_that_a_path_has_in_training(tmp_path: Path) -> None:
+    data = prepared()
+    recipe = replace(find_recipe("local:role_paths=true"), width=24, pretrain_epochs=1)
+    corpus, allowed = data.corpora["train"], data.role_paths()
+    first = data.space.first_row(PATH)
+    columns = corpus.encoded.arc_features[:, PATH] - first, corpus.encoded.arcs[:, 4]
+    pairs = set(zip(*(column.tolist() for column in columns), strict=True))
+    assert {(int(p), int(r)) for p, r in allowed.nonzero() if r} == {(p, r) for p, r in pairs if r}
+    assert 0 < allowed.float().mean() < 0.5
+    x, target = batch()
+    model = build(recipe, data)
+    scores = model.eval().features(x).scores
+    paths = x.features[..., PATH] - first
+    assert torch.equal((scores == -30)[x.mask], ~allowed[paths[x.mask]])
+    assert (scores.gather(-1, target.gold[..., None]) > -30).all()
+    assert model.feedforward(x)[x.mask][~allowed[paths[x.mask]]].max() < 1e-9
+    train(recipe, data, tmp_path / "run", progress=False)
+    again = Labeller.open(tmp_path / "run").model  # the table is among the weights
+    assert torch.equal(again.features.role_paths, allowed)

@@ -30,6 +30,7 @@ from spen.tasks.srl.energy import (
     overlap_constraint,
     repeat_constraint,
 )
+from spen.tasks.srl.features import PATH
 from spen.tasks.srl.local import ArcInit, ArcScorer, WordTable
 from spen.tasks.srl.metrics import ConstrainedLoss, arc_cost, arc_log_loss
 from spen.tasks.srl.recipes import SrlRecipe
@@ -64,6 +65,8 @@ def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
             context_dropout=recipe.context_dropout,
             feature_dropout=recipe.feature_dropout,
             encoder=encoder,
+            role_paths=data.role_paths() if recipe.role_paths else None,
+            first_path=data.space.first_row(PATH),
         )
         sizes = {"words": words.dimensions, "arc": features.hidden.out_features}
         energy = build_energy(recipe, roles=roles, core=data.space.core, **sizes)

@@ -20,7 +20,7 @@ from spen.storage import replacing
 from spen.tasks.srl.arcs import ArcCorpus
 from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.encoding import Encoded, encode
-from spen.tasks.srl.features import SIMPLE_TEMPLATES, TEMPLATES, FeatureSpace
+from spen.tasks.srl.features import PATH, SIMPLE_TEMPLATES, TEMPLATES, FeatureSpace
 from spen.tasks.srl.formats.folder import NAMES, SPLITS, Splits, locate, read_splits
 from spen.tasks.srl.grammar.corpus import GENRES, make_corpus
 from spen.tasks.srl.vectors import WordVectors, read_vectors
@@ -72,6 +72,15 @@ class Prepared:
         """The inverse of from_settings."""
         space, rules = self.space.to_dict(), self.rules.to_list()
         return {"data": self.name, "space": space, "rules": rules, "dimensions": dimensions}
+
+    def role_paths(self) -> Tensor:  # (paths, roles) bool
+        """Which roles the arguments of each path have in training; the empty label always. Rare paths share a row."""
+        allowed = torch.zeros(len(self.space.features[PATH]), len(self.space.roles), dtype=torch.bool)
+        allowed[:, 0] = True
+        if "train" in self.corpora:  # a saved model has this table among its weights
+            encoded = self.corpora["train"].encoded
+            allowed[encoded.arc_features[:, PATH] - self.space.first_row(PATH), encoded.arcs[:, 4]] = True
+        return allowed
 
     def word_table(self) -> Tensor:  # (words, D)
         """Initial word embeddings."""

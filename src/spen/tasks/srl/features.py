@@ -17,6 +17,7 @@ from spen.tasks.srl.sentences import EMPTY, ROOT, Sentence, find_roles, is_core
 
 __all__ = [
     "PADDING",
+    "PATH",
     "SIMPLE_TEMPLATES",
     "SLOTS",
     "TEMPLATES",
@@ -45,6 +46,8 @@ TEMPLATES = _SINGLE + _BAGS
 SIMPLE_TEMPLATES = tuple(name for name in TEMPLATES if "+" not in name)
 SLOTS = len(_SINGLE) + _BAG * len(_BAGS)
 WORD_SLOTS = ("predicate", "head", "first", "last", "before", "after", "marker", "left", "right", "parent")
+PATH = _SINGLE.index("path")
+"""The slot, and the template, of the path from the predicate to the argument."""
 _SLOT_TEMPLATE = [*range(len(_SINGLE)), *(len(_SINGLE) + i for i in range(len(_BAGS)) for _ in range(_BAG))]
 _NONE = ""
 
@@ -253,6 +256,10 @@ class FeatureSpace:
         if column not in self._indices:
             self._indices[column] = {value: i for i, value in enumerate(getattr(self, column))}
         return self._indices[column]
+
+    def first_row(self, template: int) -> int:
+        """The first row of a template in the feature table."""
+        return 1 + sum(map(len, self.features[:template]))
 
     def feature_indices(self) -> list[tuple[dict[str, int], int]]:
         """For each slot: value → row of the table, and the row of its template's unknown."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from spen.tasks.srl.arcs import ArcBatch
-from spen.tasks.srl.features import WORD_SLOTS
+from spen.tasks.srl.features import PATH, WORD_SLOTS
 
 if TYPE_CHECKING:
     from spen.tasks.srl.contextual import SentenceEncoder
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ArcInit", "ArcScorer", "Scored", "WordTable", "span_means"]
 
 EMPTY_LOGIT = 30.0
-"""The logit of the empty label on invalid arcs: softmax puts all but 1e-12 there."""
+"""The logit of the empty label on invalid arcs: softmax puts all but 1e-12 there. Of a pruned role, less this."""
 
 
 class Scored(NamedTuple):
@@ -57,8 +57,11 @@ class ArcScorer(nn.Module):
     every word slot has a matrix of its own on the shared word vectors. ``context_dropout`` drops entries of f_p, f_a
     and f_r before the global energy reads them, whose many parameters overfit otherwise. ``encoder`` adds its own
     description of each arc to e. ``feature_dropout`` leaves out discrete features and words of an arc in training,
-    so that the network does not depend on single rare values.
+    so that the network does not depend on single rare values. ``role_paths`` says which roles each path may have,
+    ``first_path`` is the row of the feature table that its first row belongs to; other roles are pruned.
     """
+
+    role_paths: Tensor | None
 
     def __init__(
         self,
@@ -72,8 +75,12 @@ class ArcScorer(nn.Module):
         context_dropout: float = 0.0,
         feature_dropout: float = 0.0,
         encoder: SentenceEncoder | None = None,
+        role_paths: Tensor | None = None,  # (paths, roles) bool
+        first_path: int = 0,
     ) -> None:
         super().__init__()
+        self.register_buffer("role_paths", role_paths)
+        self.first_path = first_path
         self.words = words
         self.encoder = encoder
         self.context = None if encoder is None else nn.Linear(encoder.width, width)
@@ -97,7 +104,7 @@ class ArcScorer(nn.Module):
         token, valid, drop = self.words(x.words), x.mask[..., None], self.context_dropout
         places = x.predicates[..., None].expand(-1, -1, token.shape[-1])
         return Scored(
-            scores=self.roles(arc) * valid,
+            scores=self._pruned(self.roles(arc), x.features) * valid,
             arc=drop(arc) * valid,
             predicate=drop(token.gather(1, places)) * x.predicate_mask[..., None],
             argument=drop(span_means(token, x.spans)) * valid,
@@ -105,6 +112,12 @@ class ArcScorer(nn.Module):
             predicate_mask=x.predicate_mask,
             conflicts=x.conflicts,
         )
+
+    def _pruned(self, scores: Tensor, features: Tensor) -> Tensor:  # (B, n, K, A), (B, n, K, SLOTS)
+        if self.role_paths is None:
+            return scores
+        path = (features[..., PATH].long() - self.first_path).clamp(min=0)  # padding has no path
+        return torch.where(self.role_paths[path], scores, -EMPTY_LOGIT)
 
     def _summed(self, index: Tensor) -> Tensor:  # (B, n, K, SLOTS) → (B, n, K, width)
         if torch.compiler.is_exporting():  # ONNX has no EmbeddingBag; row 0 is 0, so a plain sum is the same

@@ -41,6 +41,7 @@ class SrlRecipe:
     dropout: float = 0.5
     context_dropout: float = 0.0
     feature_dropout: float = 0.0
+    role_paths: bool = False  # an argument has only roles that its path has in training
     # E(y; F(x))
     terms: tuple[str, ...] = TERMS
     hidden: int = 50
