@@ -186,7 +186,10 @@ class SimpleOpened(Opened):
             return self._objective().predict(self.model, x.to(self.device)).cpu()
 
     def search(self, x: Tensor, *, start_noise: float | None = None, **options: Any) -> Found:
-        """Longer descents and restarts."""
+        """Longer descents and restarts, the same ones at every call."""
+        import torch
+
+        options.setdefault("generator", torch.Generator().manual_seed(0))
         if start_noise is not None:
             options["noise"] = start_noise
         if not self._descends():

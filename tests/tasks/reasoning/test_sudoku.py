@@ -110,11 +110,12 @@ def test_text_of_another_length_is_refused_on_one_line(text: str) -> None:
         ("x" * 16, "a board has digits, and 0, . or _ for an empty cell: 'xxxxxxxxxxxxxxxx'"),
         ("5" + "." * 15, "a board of 4×4 has digits up to 4: '5...............'"),
         ("." * 16 + "," + "." * 16, "the second board is no solution of the first: '................,.............…'"),
+        ("1..1" + "." * 12, "the clue 1 stands twice in a row, column or box: '1..1............'"),
         ("1,2,3", "a puzzle is one board, or quiz,solution; not 3 fields: '1,2,3'"),
     ],
 )
 def test_what_is_no_puzzle_is_refused(line: str, sentence: str) -> None:
-    with pytest.raises(ValueError, match="board|puzzle") as error:
+    with pytest.raises(ValueError, match="board|puzzle|clue") as error:
         parse_line(line)
     assert str(error.value) == sentence
 

@@ -209,6 +209,10 @@ def parse_line(line: str) -> Puzzle:
     if len(parts) > 2 or not parts[0]:
         raise ValueError(f"a puzzle is one board, or quiz,solution; not {len(parts)} fields: {_short(line)}")
     clues, *rest = (_board(part) for part in parts)
+    for group in groups(side_of(clues)):
+        found = [clues[cell] for cell in group if clues[cell]]
+        if twice := [digit for digit in found if found.count(digit) > 1]:
+            raise ValueError(f"the clue {twice[0]} stands twice in a row, column or box: {_short(line)}")
     if not rest:
         return Puzzle(clues)
     if 0 in rest[0] or len(rest[0]) != len(clues) or any(c not in (0, s) for c, s in zip(clues, rest[0], strict=True)):

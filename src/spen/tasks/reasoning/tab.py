@@ -64,7 +64,6 @@ class SudokuTab:
         solver, x = self._solver(system), self._clues(line)
         steps, restarts = _between(steps, STEPS, "steps"), _between(restarts, RESTARTS, "restarts")
         model = solver.model
-        torch.manual_seed(0)
         found = solver.search(x, steps=steps, restarts=restarts)
         right = bool(obeys_the_rules(found.output, x))
         number, tried = int(found.selected), int((found.steps_used > 0).sum())
