@@ -178,12 +178,15 @@ def test_metrics_by_hand() -> None:
 
 def test_it_learns_and_more_computation_helps(trained: Path) -> None:
     opened = open_model(trained)
-    plain = opened.evaluate("test", every=4).values
+    plain = opened.evaluate("test", every=4, steps=5, restarts=1).values
+    searched = opened.evaluate("test", every=4).values  # as predict does
     more = opened.evaluate("test", every=4, steps=24, restarts=6).values
     assert plain["examples"] == 64
     assert plain["solved"] > 0.3  # a guess is right once in 4¹² times
     assert more["solved"] >= plain["solved"]
     assert more["restarts"] == 6
+    assert searched["solved"] >= plain["solved"]
+    assert (searched["steps"], searched["restarts"]) == (64, 64)
     assert set(plain["solved by clues"]) <= {4, 5, 6}
 
 
@@ -197,7 +200,7 @@ def test_the_command_line_solves_a_file(trained: Path, tmp_path: Path) -> None:
     assert done.status == 0, done.err
     for line, c in zip(out.read_text().splitlines(), clues, strict=True):
         puzzle, answer, verdict = line.split(",")
-        right = obeys_the_rules(one_hot([parse_line(answer).clues]), one_hot([c]))
+        right = obeys_the_rules(one_hot([tuple(map(int, answer))]), one_hot([c]))
         assert parse_line(puzzle).clues == c
         assert verdict == ("solved" if bool(right) else "unsolved")
     shown = run("predict", str(trained), str(file), "--device", "cpu")

@@ -133,6 +133,10 @@ def test_files(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="puzzles.csv") as error:
             read_puzzles(path)
         assert str(error.value) == sentence
+    for other in (path, path.with_suffix(".xz")):
+        other.write_bytes(b"\xb5\xff")
+        with pytest.raises(ValueError, match=f"{other.name} is no text file with a puzzle on each line: "):
+            read_puzzles(other)
 
 
 @given(st.integers(0, 1000), st.integers(0, 16))

@@ -48,8 +48,11 @@ def boards(y: Tensor) -> list[Board]:
 
 def read_puzzles(path: Path) -> list[Puzzle]:
     """A text file with a puzzle on each line (``parse_line``); .xz is read compressed. A heading is left out."""
-    with lzma.open(path, "rt") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
-        found = list(_parsed(path, file))
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
+            found = list(_parsed(path, file))
+    except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{path} is no text file with a puzzle on each line: {error}") from None
     if not found:
         raise ValueError(f"{path} has no puzzle in it")
     if len({p.side for p in found}) > 1:

@@ -14,18 +14,24 @@ from spen.tasks.reasoning.data import boards, one_hot, read_puzzles
 from spen.tasks.reasoning.metrics import obeys_the_rules
 from spen.tasks.reasoning.sudoku import format_board
 from spen.tasks.simple import SimpleOpened, check_targets
-from spen.tasks.task import Progress
+from spen.tasks.task import Progress, Scores
 
 __all__ = ["ReasoningModel"]
 
 
 SEARCH = {"steps": 64, "restarts": 64, "start_noise": 0.7}
-"""How the solution of a puzzle is searched for, unless it is given: the best of a few settings on development puzzles.
-A puzzle that is solved needs no further restarts."""
+"""How ``predict`` and ``evaluate`` search for the solution of a puzzle, unless told otherwise: the best of a few settings
+on development puzzles. A puzzle that is solved needs no further restarts."""
 
 
 class ReasoningModel(SimpleOpened):
     """Of sudoku: reads files with a puzzle on each line; writes puzzle,solution,verdict. Of others: arrays."""
+
+    def _search(self, options: dict[str, Any]) -> dict[str, Any]:
+        return SEARCH | options if self.system.problem == "sudoku" and self._descends() else options
+
+    def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
+        return super().evaluate(split, data, progress=progress, **self._search(options))
 
     def predict(
         self, inputs: Sequence[Path], out: Path | None, *, progress: Progress | None = None, **options: Any
@@ -43,8 +49,7 @@ class ReasoningModel(SimpleOpened):
         files = [(target, read_puzzles(path)) for path, target in zip(inputs, targets, strict=True)]
         for target, puzzles in files if progress is None else progress(files, len(files), "files"):
             x = one_hot([p.clues for p in puzzles])
-            search = SEARCH | options if self._descends() else options
-            y = torch.cat([self.answer(part, **search) for part in x.split(self.task.batch_size)])
+            y = torch.cat([self.answer(part, **self._search(options)) for part in x.split(self.task.batch_size)])
             verdicts = ["solved" if right else "unsolved" for right in obeys_the_rules(y, x).tolist()]
             rows = zip(puzzles, boards(y), verdicts, strict=True)
             text = "".join(f"{format_board(p.clues)},{format_board(b)},{verdict}\n" for p, b, verdict in rows)
