@@ -20,8 +20,8 @@ __all__ = ["ReasoningModel"]
 
 
 SEARCH = {"steps": 64, "restarts": 64, "start_noise": 0.7}
-"""How ``predict`` and ``evaluate`` search for the solution of a puzzle, unless told otherwise: the best of a few settings
-on development puzzles. A puzzle that is solved needs no further restarts."""
+"""How ``predict`` and ``evaluate`` search for the solution of a puzzle by default: the best of a few settings on
+development puzzles. A puzzle that is solved needs no further restarts."""
 
 
 class ReasoningModel(SimpleOpened):
