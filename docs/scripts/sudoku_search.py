@@ -35,11 +35,15 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=16)
     parser.add_argument("--start-noise", type=float, default=SEARCH["start_noise"])
     parser.add_argument("--select", type=int, default=200, help="puzzles of the tables without a check; 0: none")
+    parser.add_argument("--singles", type=int, default=0, help="solve this many puzzles one at a time, and time it")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    model = open_model(options.run).model
-    x, y = (part[:: options.every] for part in examples(options.data, options.split))
+    model = open_model(options.run, options.device).model
+    x, y = (part[:: options.every].to(options.device) for part in examples(options.data, options.split))
     torch.manual_seed(0)
     computation(model, x, options.steps, options.restarts, options.start_noise)
+    if options.singles:
+        singles(model, x, options)
     if options.select:
         chosen = torch.linspace(0, len(x) - 1, min(options.select, len(x))).long()
         one_descent(model, x[chosen], y[chosen], min(1024, options.steps * options.restarts))
@@ -56,6 +60,21 @@ def computation(model: torch.nn.Module, x: Tensor, steps: int, restarts: int, no
     total = torch.cat(needed)
     table({b: (total <= b).float().mean() for b in powers(steps * restarts)}, "solved within so many steps")
     print(f"{len(x)} puzzles, {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def singles(model: torch.nn.Module, x: Tensor, options: argparse.Namespace) -> None:
+    """Print the seconds that single puzzles take."""
+    times = []
+    for k in torch.linspace(0, len(x) - 1, options.singles).long().tolist():
+        began = time.perf_counter()
+        search = {"steps": options.steps, "restarts": options.restarts, "noise": options.start_noise, "rows": 16}
+        found = model.search(x[k : k + 1], **search, solved=obeys_the_rules)  # type: ignore[operator]
+        found.output.cpu()
+        times.append(time.perf_counter() - began)
+    times.sort()
+    print(
+        f"one puzzle: {times[len(times) // 2]:.3f} s (median of {len(times)}), {times[-1]:.3f} s (slowest)", flush=True
+    )
 
 
 @torch.no_grad()
