@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import derivatives, guard, kernels, label_sets, lengths, prediction, turns
+from benchmarks import derivatives, guard, kernels, label_sets, lengths, prediction, processes, turns
 from benchmarks.measure import in_turns, ratio
 from spen.descent.potential import Potential
 from spen.gradients import Exact
@@ -94,3 +94,14 @@ def test_kernels_are_traced_and_rows_without_time_are_named(capsys: pytest.Captu
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith(("all passes", "none"))]
     assert len(lines) == 8
     assert all("not begun: the time was up" in line for line in lines)
+
+
+def test_several_processes_are_timed_against_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--device", "cpu", "--size", "toy", "--kinds", "label-sets", "--steps", "2", "--out", str(tmp_path)]
+    (found,) = processes.main(options)
+    assert found.problem == "label-sets"
+    assert found.ratio == pytest.approx(2 * found.one_ms / found.several_ms)
+    assert 0 <= found.communication < 1
+    whole = json.loads((tmp_path / "results.json").read_text())
+    assert whole["throughput"][0]["ratio"] == found.ratio
+    assert "examples a second, ratio" in capsys.readouterr().out
