@@ -9,8 +9,8 @@ communication is what a step gains if the gradients are not averaged (``no_sync`
 from __future__ import annotations
 
 import contextlib
-import socket
 import statistics
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -28,6 +28,8 @@ from benchmarks.table import markdown
 from spen.gradients import Exact
 from spen.storage import load_weights, save_weights
 
+TIMES = "times.safetensors"
+
 
 @dataclass(frozen=True)
 class Throughput:
@@ -40,9 +42,9 @@ class Throughput:
     communication: float  # share of a step
 
 
-def _worker(rank: int, world: int, port: int, kind: str, size: str, steps: int, file: str) -> None:
+def _worker(rank: int, world: int, folder: str, kind: str, size: str, steps: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     problem = make(kind, "cpu", size)
     model: Any = DistributedDataParallel(problem.with_strategy(Exact()))
     times: dict[bool, list[float]] = {True: [], False: []}
@@ -56,18 +58,15 @@ def _worker(rank: int, world: int, port: int, kind: str, size: str, steps: int, 
             times[averaged].append(time.perf_counter() - began)
         model.zero_grad()
     if rank == 0:
-        save_weights({str(key): torch.tensor(value) for key, value in times.items()}, Path(file))
+        save_weights({str(key): torch.tensor(value) for key, value in times.items()}, Path(folder, TIMES))
     dist.destroy_process_group()
 
 
-def timed(world: int, kind: str, size: str, steps: int, file: Path) -> tuple[float, float]:
+def timed(world: int, kind: str, size: str, steps: int) -> tuple[float, float]:
     """The median seconds of a step, and of one whose gradients are not averaged."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    mp.spawn(_worker, (world, port, kind, size, steps, str(file)), nprocs=world)
-    found = load_weights(file)
-    file.unlink()
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_worker, (world, folder, kind, size, steps), nprocs=world)
+        found = load_weights(Path(folder, TIMES))
     return statistics.median(found["True"].tolist()), statistics.median(found["False"].tolist())
 
 
@@ -77,12 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> list[Throughput]:
     parser.add_argument("--world", type=int, default=2, help="processes")
     parser.add_argument("--steps", type=int, default=15, help="training steps that are timed")
     options = add_size(parser, arguments)
-    options.out.mkdir(parents=True, exist_ok=True)
+    if options.device != "cpu":
+        parser.error("the processes run on a CPU: give --device cpu")
     found = []
     for kind in options.kinds.split(","):
-        file = options.out / "times.safetensors"
-        _, one = timed(1, kind, options.size, options.steps, file)
-        several, alone = timed(options.world, kind, options.size, options.steps, file)
+        _, one = timed(1, kind, options.size, options.steps)
+        several, alone = timed(options.world, kind, options.size, options.steps)
         share = max(0.0, 1 - alone / several)
         found.append(Throughput(kind, 1000 * one, 1000 * several, options.world * one / several, share))
         write_measured(options.out, "cpu", size=options.size, world=options.world, throughput=[*map(asdict, found)])

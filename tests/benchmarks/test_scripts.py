@@ -105,3 +105,6 @@ def test_several_processes_are_timed_against_one(tmp_path: Path, capsys: pytest.
     whole = json.loads((tmp_path / "results.json").read_text())
     assert whole["throughput"][0]["ratio"] == found.ratio
     assert "examples a second, ratio" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        processes.main(["--device", "cuda"])
+    assert "the processes run on a CPU: give --device cpu" in capsys.readouterr().err

@@ -5,11 +5,11 @@ from __future__ import annotations
 from torch import nn
 
 from spen.energies import Linear
-from spen.gradients import Compiled, Detached
+from spen.gradients import Detached
 from spen.minimizer import Minimizer
 from spen.model import SPEN
 from spen.objectives import EndToEnd, Feedforward
-from spen.protocols import GradientStrategy, Objective
+from spen.protocols import Objective
 from spen.rules import GradientDescent, Momentum
 from spen.tasks.reasoning.energy import Solver
 from spen.tasks.reasoning.problems import PROBLEMS
@@ -32,9 +32,7 @@ def build(system: Recipe) -> SPEN:
             minimizer=Minimizer(problem.domain(), GradientDescent(1)),
         )
     rule = Momentum(system.steps, system.rate, decay=system.momentum, learn_rates=True)
-    gradient: GradientStrategy | None = Compiled() if system.compiled else None
-    if system.detached:
-        gradient = Detached()
+    gradient = Detached() if system.detached else None
     return SPEN(
         features=problem.features(system),
         init=problem.start(),

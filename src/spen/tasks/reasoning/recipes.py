@@ -27,7 +27,6 @@ class Recipe:
     entropy: float = 0.1
     step_aware: bool = False
     detached: bool = False
-    compiled: bool = False
     draw_steps: tuple[int, ...] = ()
     noise: float = 0.0
     rate_limit: float | None = None

@@ -109,8 +109,10 @@ class ArcCorpus:
         if rows is None:
             rows = torch.from_numpy(np.asarray(sentences, np.int64).copy()).to(self.device)
         token, token_mask = _ranges(f["first_token"][rows], f["length"][rows], int(self._lengths[sentences].max()))
-        widths = (int(w[sentences].max(initial=0)) for w in (self.predicates, self.widest))
-        row, predicate_mask, arc, mask = self._arcs(rows, *(max(1, width) for width in widths))
+        width = max(1, int(self.predicates[sentences].max(initial=0)))
+        row, predicate_mask = _ranges(f["first_predicate"][rows], f["count"][rows], width)
+        size = torch.where(predicate_mask, _take(f["size"], row), 0)
+        arc, mask = _ranges(_take(f["first_arc"], row), size, max(1, int(self.widest[sentences].max(initial=0))))
         span = _take(f["span"], arc) * mask[..., None]
         start, end = span[..., 0], span[..., 1]
         # Padding has start = end = 0 and so overlaps nothing.
@@ -135,20 +137,6 @@ class ArcCorpus:
         pairs = (mask[..., :, None] & mask[..., None, :]).triu(1)
         return x, ArcTarget(gold, mask, x.spans, pairs, overlap & pairs, uncovered, rows)
 
-    def padded(self, values: Tensor, rows: Tensor, mask: Tensor) -> Tensor:  # (arcs, …), (B,), (B, n, K) → (B, n, K, …)
-        """Values of all arcs of the corpus, laid out as in a batch of these sentences; 0 on invalid arcs."""
-        arc, valid = self._arcs(rows, *mask.shape[1:])[2:]
-        found = _take(values, arc)
-        return found * valid.view(*valid.shape, *[1] * (found.dim() - 3))
-
-    def _arcs(self, rows: Tensor, predicates: int, candidates: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Places of the predicates (B, n) and of the arcs (B, n, K) of sentences, each with a mask."""
-        f = self._flat
-        row, predicate_mask = _ranges(f["first_predicate"][rows], f["count"][rows], predicates)
-        size = torch.where(predicate_mask, _take(f["size"], row), 0)
-        arc, mask = _ranges(_take(f["first_arc"], row), size, candidates)
-        return row, predicate_mask, arc, mask
-
     def decode(self, sentence: int, labels: NDArray[np.integer[Any]]) -> Props:
         """Role indices (predicates, candidates) of a sentence → its propositions; padding of the labels is ignored."""
         words = self.sentences[sentence]
@@ -166,23 +154,14 @@ class ArcCorpus:
 class ArcSource:
     """Batches of at most `cells` padded arcs; sentences of similar shape together, ties and batches in random order.
 
-    Sentences without an arc are left out. `missed` counts their gold arguments. `only` restricts the source to these
-    sentences.
+    Sentences without an arc are left out. `missed` counts their gold arguments.
     """
 
-    def __init__(
-        self,
-        corpus: ArcCorpus,
-        *,
-        cells: int = 1024,
-        shuffle: bool = True,
-        seed: int = 0,
-        only: NDArray[np.int64] | None = None,
-    ) -> None:
+    def __init__(self, corpus: ArcCorpus, *, cells: int = 1024, shuffle: bool = True, seed: int = 0) -> None:
         if cells < 1:
             raise ValueError(f"a batch needs room for an arc, not for {cells}")
         self.corpus, self.cells, self.shuffle, self.seed = corpus, cells, shuffle, seed
-        self._usable = corpus.usable if only is None else np.intersect1d(corpus.usable, only)
+        self._usable = corpus.usable
         offsets, uncovered = corpus.encoded.predicate_offsets, corpus.encoded.uncovered
         without = np.flatnonzero(corpus.widest == 0)
         self.missed = int(sum(uncovered[offsets[i] : offsets[i + 1]].sum() for i in without))

@@ -79,7 +79,8 @@ class Prepared:
         allowed[:, 0] = True
         if "train" in self.corpora:  # a saved model has this table among its weights
             encoded = self.corpora["train"].encoded
-            allowed[encoded.arc_features[:, PATH] - self.space.first_row(PATH), encoded.arcs[:, 4]] = True
+            rows = (encoded.arc_features[:, PATH] - self.space.first_row(PATH)).clip(min=0)  # as ArcScorer reads them
+            allowed[rows, encoded.arcs[:, 4]] = True
         return allowed
 
     def word_table(self) -> Tensor:  # (words, D)

@@ -263,10 +263,10 @@ class FeatureSpace:
 
     def feature_indices(self) -> list[tuple[dict[str, int], int]]:
         """For each slot: value → row of the table, and the row of its template's unknown."""
-        tables, at = [], 1
-        for values in self.features:
-            tables.append(({value: at + i for i, value in enumerate(values)}, at if values else 0))
-            at += len(values)
+        tables = []
+        for template, values in enumerate(self.features):
+            first = self.first_row(template)
+            tables.append(({value: first + i for i, value in enumerate(values)}, first if values else 0))
         return [tables[template] for template in _SLOT_TEMPLATE]
 
     def to_dict(self) -> dict[str, Any]:

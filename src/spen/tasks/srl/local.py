@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["ArcInit", "ArcScorer", "Scored", "WordTable", "span_means"]
 
 EMPTY_LOGIT = 30.0
-"""The logit of the empty label on invalid arcs: softmax puts all but 1e-12 there. Of a pruned role, less this."""
+"""The logit of the empty label on invalid arcs: softmax puts all but 1e-12 there. A pruned role has
+its negative."""
 
 
 class Scored(NamedTuple):
@@ -57,8 +58,8 @@ class ArcScorer(nn.Module):
     every word slot has a matrix of its own on the shared word vectors. ``context_dropout`` drops entries of f_p, f_a
     and f_r before the global energy reads them, whose many parameters overfit otherwise. ``encoder`` adds its own
     description of each arc to e. ``feature_dropout`` leaves out discrete features and words of an arc in training,
-    so that the network does not depend on single rare values. ``role_paths`` says which roles each path may have,
-    ``first_path`` is the row of the feature table that its first row belongs to; other roles are pruned.
+    so that the network does not depend on single rare values. ``role_paths`` has a row for each path of the
+    feature table, from the row ``first_path`` on: the roles that an argument of this path may have.
     """
 
     role_paths: Tensor | None

@@ -60,7 +60,6 @@ class SrlRecipe:
     base: str | None = "local"  # the recipe whose trained F(x) replaces the pretraining
     pretrain_epochs: int = 16
     clamped_epochs: int = 3
-    cross_fit: int = 0  # folds of the scores that the clamped stage trains on; 0: those of F(x) itself
     joint_epochs: int = 12
     patience: int = 5
     pretrain_rate: float = 1e-3
@@ -177,7 +176,6 @@ ABLATIONS: dict[str, SrlRecipe] = {
         _ablation("no-global", "The SPEN with constraints alone.", terms=()),
         _ablation("no-constraints", "No soft constraints, nor their hinge.", constraints=False, violation_weight=0.0),
         _ablation("no-hinge", "The loss of the paper: no hinge on violated constraints.", violation_weight=0.0),
-        _ablation("cross-fit", "Clamped training on scores by Locals that did not see the sentence.", cross_fit=5),
         _ablation("nonnegative", "The convex SPEN with all weights on y ≥ 0.", convex=True, nonnegative=True),
         _ablation("steps-20-rate-0.2", "The SPEN with T = 20 and rates that start at 0.2.", steps=20, rate=0.2),
         _ablation("no-entropy", "The SPEN without entropy smoothing.", entropy=0.0),

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 import spen
 from spen.tasks.srl.arcs import ArcSource
 from spen.tasks.srl.build import build, stages
 from spen.tasks.srl.corpora import Prepared
-from spen.tasks.srl.cross_fit import CrossFitted, cross_fitted_scores
 from spen.tasks.srl.metrics import RoleF1
 from spen.tasks.srl.recipes import SrlRecipe
 from spen.training import Run, fit, save_weights
@@ -40,41 +36,31 @@ def train(
     `base` is the finished run of the recipe's base system with the same seed. Its F(x) replaces the pretraining, which
     would give the same weights.
     """
-    began = time.monotonic()
     model = build(recipe, data, seed=seed)
     plan = stages(recipe, len(data.space.roles), data.space.core)
     described = {"task": "srl", "data": data.name, **recipe.describe()}
     if base is not None and len(plan) > 1 and is_main_process():
         _adopt(Run.begin(out, described, seed), model, Run.open(base).load())
     train_source, dev_source = sources(recipe, data, seed)
-    options: dict[str, Any] = {
-        "seed": seed,
-        "accelerator": accelerator,
-        "devices": devices,
-        "nodes": nodes,
-        "progress": progress,
+    done = fit(
+        model,
+        plan,
+        train_source,
+        dev_source,
+        RoleF1(data.space.core, missed=dev_source.missed),
+        out=out,
+        seed=seed,
+        recipe=described,
+        accelerator=accelerator,
+        devices=devices,
+        nodes=nodes,
+        progress=progress,
         # A batch without overlapping candidates has no gradient in the overlap term; that is not a dead term.
-        "vitals_every": 0,
+        vitals_every=0,
+        seconds=seconds,
         # The state of a run takes hundreds of megabytes, and an epoch on a GPU one second.
-        "state_every": 60.0,
-    }
-    metric = RoleF1(data.space.core, missed=dev_source.missed)
-
-    def train_fold(source: ArcSource, folder: Path, left: float | None) -> nn.Module | None:
-        fresh = build(recipe, data, seed=seed)
-        done = fit(fresh, plan[:1], source, dev_source, metric, out=folder, recipe=described, seconds=left, **options)
-        return fresh.features if done.complete else None
-
-    if recipe.cross_fit and len(plan) > 1:
-        corpus, roles, folder = data.corpora["train"], len(data.space.roles), Path(out) / "cross-fit"
-        scores = cross_fitted_scores(
-            corpus, roles, folder, train_fold, folds=recipe.cross_fit, seed=seed, seconds=seconds
-        )
-        if scores is None:
-            return None
-        plan[1] = replace(plan[1], objective=CrossFitted(plan[1].objective, corpus, scores))
-    left = None if seconds is None else max(1.0, seconds - (time.monotonic() - began))
-    done = fit(model, plan, train_source, dev_source, metric, out=out, recipe=described, seconds=left, **options)
+        state_every=60.0,
+    )
     return model.to(data.device) if done.complete else None
 
 
