@@ -2,12 +2,14 @@
 
     E(y; x) = −Σ_hidden ⟨y_i, W h_i(y; x)⟩ − H(y)        h: attention layers over visible characters and guesses y
 
-    python -m benchmarks.masked_text --steps 1,2,4,8,16 --seconds 120 --out text
+    python -m benchmarks.masked_text --steps 1,2,4,8,16 --seeds 0,1,2 --seconds 120 --out text
+    python -m benchmarks.masked_text --steps 1,2,4,8,16 --costs
 
 For each T it trains one model per seed and prints the loss on hidden characters of held-out text after 1 … 4T steps,
-the last learned rate standing for the further ones; then the time and memory of a training step by finite differences
-through fused attention, beside double backprop, which needs the unfused one. The text is that of Python's own manual
-(`pydoc_data`), which every installation has, or a file (--text).
+the last learned rate standing for the further ones. ``--draw-steps`` draws the steps of each training batch from T,
+3T/2 and 2T. ``--costs`` trains nothing: time and memory of a training step by finite differences through fused
+attention, beside double backprop, which needs the unfused one. The text is that of Python's own manual (`pydoc_data`),
+which every installation has, or a file (--text).
 """
 
 from __future__ import annotations
@@ -169,12 +171,18 @@ def train(arguments: argparse.Namespace, text: Tensor, vocabulary: int, steps: i
     torch.manual_seed(seed)
     size = (vocabulary, arguments.length, arguments.width, arguments.layers)
     model = build(*size, steps, FiniteDifference())
+    drawn = (steps, 3 * steps // 2, 2 * steps) if arguments.draw_steps else ()
+    name = f"T{steps}{'-drawn' if drawn else ''}-seed{seed}"
     cut = int(0.95 * len(text))
     common: dict[str, Any] = {"length": arguments.length, "batch": arguments.batch, "share": arguments.share}
     source = TextSource(text[:cut], batches=arguments.per_epoch, seed=seed, **common)
     dev = TextSource(text[cut:], batches=8, seed=1000, **common)
     stage = joint(
-        EndToEnd(hidden_loss), epochs=arguments.epochs, learning_rate=arguments.rate, warmup=200, decay_to=0.05
+        EndToEnd(hidden_loss, draw_steps=drawn),
+        epochs=arguments.epochs,
+        learning_rate=arguments.rate,
+        warmup=200,
+        decay_to=0.05,
     )
     run = fit(
         model,
@@ -182,7 +190,7 @@ def train(arguments: argparse.Namespace, text: Tensor, vocabulary: int, steps: i
         source,
         dev,
         HiddenLoss(),
-        out=Path(arguments.out) / f"T{steps}-seed{seed}",
+        out=Path(arguments.out) / name,
         seed=seed,
         recipe={"name": "masked text", "steps": steps, "size": list(size)},
         accelerator="cpu" if arguments.device == "cpu" else "auto",
@@ -195,7 +203,7 @@ def train(arguments: argparse.Namespace, text: Tensor, vocabulary: int, steps: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", default="8", help="T, several with commas")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", default="0", help="several with commas")
     parser.add_argument("--text", type=Path)
     parser.add_argument("--out", default="text")
     parser.add_argument("--seconds", type=float, help="per model; run again to go on")
@@ -204,14 +212,20 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     parser.add_argument("--share", type=float, default=0.5, help="of characters that are hidden")
     parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--draw-steps", action="store_true", help="train with T, 3T/2 or 2T steps, drawn for each batch")
+    parser.add_argument("--costs", action="store_true", help="time and memory of a training step; no training")
     arguments = parser.parse_args()
     text, vocabulary = read_text(arguments.text)
     held_out = text[int(0.95 * len(text)) :]
     test = TextSource(held_out, arguments.length, arguments.batch, 8, arguments.share, 2000)
+    every = [int(steps) for steps in arguments.steps.split(",")]
+    if arguments.costs:
+        print_costs(arguments, test, vocabulary, every)
+        return
     print("T    seed  loss in nats after 1, 2, 4, … steps")
-    for steps in map(int, arguments.steps.split(",")):
+    for steps in every:
         asked = sorted({2**k for k in range(10) if 2**k <= 4 * steps} | {steps})
-        for seed in range(arguments.seeds):
+        for seed in map(int, arguments.seeds.split(",")):
             model = train(arguments, text, vocabulary, steps, seed)
             if model is None:
                 print(f"{steps:<4d} {seed:<4d}  unfinished: run the command again", flush=True)
@@ -219,16 +233,21 @@ def main() -> None:
             model.to(arguments.device)
             found = losses_by_steps(model, test, asked)
             print(f"{steps:<4d} {seed:<4d}  " + "  ".join(f"{t}: {v:.4f}" for t, v in found.items()), flush=True)
-        x = Masked(*(part.to(arguments.device) for part in next(iter(test.batches(0)))[0]))
-        size = (vocabulary, arguments.length, arguments.width, arguments.layers)
+
+
+def print_costs(arguments: argparse.Namespace, source: TextSource, vocabulary: int, every: list[int]) -> None:
+    """Time and memory of a training step, for each T."""
+    x = Masked(*(part.to(arguments.device) for part in next(iter(source.batches(0)))[0]))
+    size = (vocabulary, arguments.length, arguments.width, arguments.layers)
+    for steps in every:
         for label, gradient, fused in (
             ("finite differences, fused", FiniteDifference(), True),
             ("double backprop, unfused", Exact(), False),
         ):
-            fresh = build(*size, steps, gradient).to(arguments.device)
+            model = build(*size, steps, gradient).to(arguments.device)
             if torch.cuda.is_available():
                 torch.cuda.reset_peak_memory_stats()
-            milliseconds, memory = cost(fresh, x, gradient, fused)
+            milliseconds, memory = cost(model, x, gradient, fused)
             print(f"{steps:<4d} {label:28s} {milliseconds:8.1f} ms {memory:6.2f} GiB", flush=True)
 
 

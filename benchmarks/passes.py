@@ -48,6 +48,7 @@ class Pass:
     devices: tuple[str, ...] = ("cuda", "cpu")
     options: tuple[tuple[str, Any], ...] = ()  # of Compiled, with and without the pass
     without: tuple[tuple[str, Any], ...] = ()  # of Compiled, without the pass
+    convolutions: bool = False  # whether it changes convolutions alone
 
 
 @contextmanager
@@ -119,17 +120,18 @@ def _nothing() -> Patch:
 
 
 _GPU, _CPU = ("cuda",), ("cpu",)
+_CONVOLUTIONS = ("deep-prior", "residual")  # the kinds that have some
 _KEPT = (("keep", True),)
 _SIMPLIFIED = [partial(replaced, where, "simplified", _swept) for where in ("trace", "keep", "cpu")]
 
 PASSES: dict[str, Pass] = {  # in the order of importance
-    "pairs": Pass(_passes(pairs=False), _GPU),
-    "kernels": Pass(_passes(kernels=False), _GPU),
-    "pointwise": Pass(_passes(pointwise=False), _GPU),
+    "pairs": Pass(_passes(pairs=False), _GPU, convolutions=True),
+    "kernels": Pass(_passes(kernels=False), _GPU, convolutions=True),
+    "pointwise": Pass(_passes(pointwise=False), _GPU, convolutions=True),
     "simplify": Pass(partial(together, *_SIMPLIFIED)),
-    "measured ways": Pass(_passes(prefer="cudnn"), _GPU),
-    "turned": Pass(_passes(turned=False), _GPU),
-    "layout": Pass(_passes(layout=torch.channels_last), _GPU),
+    "measured ways": Pass(_passes(prefer="cudnn"), _GPU, convolutions=True),
+    "turned": Pass(_passes(turned=False), _GPU, convolutions=True),
+    "layout": Pass(_passes(layout=torch.channels_last), _GPU, convolutions=True),
     "keep": Pass(_nothing(), options=_KEPT, without=(("keep", 0.0),)),
     "min-cut": Pass(partial(replaced, "keep", "_cheapest_cut", _uncut), options=_KEPT),
     "zeros": Pass(_skipped("simplify", "_drop_zeros")),
@@ -206,6 +208,12 @@ class Measured:
         return found
 
 
+def _applies(name: str, kind: str, device: str) -> bool:
+    """Whether the pass may change a program of this kind; without convolutions many leave it as it is."""
+    tested = PASSES[name]
+    return device in tested.devices and (kind in _CONVOLUTIONS or not tested.convolutions)
+
+
 def measure_kind(
     kind: str,
     names: Sequence[str],
@@ -223,7 +231,7 @@ def measure_kind(
         with precise("tf32"):
             Measured(make("graph", device, TOY)).make("zeros")
     measured = Measured(make(kind, device, size))
-    names = [name for name in names if device in PASSES[name].devices]
+    names = [name for name in names if _applies(name, kind, device)]
     problems: dict[str, str] = {}
     for name in names:
         try:
@@ -286,7 +294,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     write_measured(options.out, options.device, size=options.size, entries=[])
     shares = [options.passes[i : i + options.each] for i in range(0, len(options.passes), options.each)]
-    commands = [_command(options, kind, share) for kind in options.kinds for share in shares]
+    commands = [
+        _command(options, kind, share)
+        for kind in options.kinds
+        for share in shares
+        if any(_applies(name, kind, options.device) for name in share)
+    ]
     processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for command in commands]
     for process in processes:  # all compile at the same time, and none is timed while another compiles
         _read_until(process, _BUILT)

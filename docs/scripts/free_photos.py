@@ -1,6 +1,6 @@
 """Training images of the model ``photo``: photographs of Debian packages, reduced and cut into tiles.
 
-    apt-get download gcompris-qt-data lomiri-wallpapers-16.04 mate-backgrounds palapeli-data
+    apt-get download endless-sky-data gcompris-qt-data lomiri-wallpapers-16.04 mate-backgrounds palapeli-data
     for package in *.deb; do dpkg -x $package packages; done
     python docs/scripts/free_photos.py packages photos
     spen train photo --data photos --noise gaussian:0-55 --holes none
@@ -24,11 +24,13 @@ from PIL import Image
 from spen.tasks.denoising.images import OPPONENT
 
 ALBUMS = ("erase", "explore_farm_animals", "explore_monuments", "explore_world_animals", "explore_world_music")
-FOLDERS = ("backgrounds/mate/nature", "backgrounds", "palapeli/collection")
+FOLDERS = ("backgrounds/mate/nature", "backgrounds", "palapeli/collection", "games/endless-sky/images/land")
 SIDE = 192
 LONGEST = 1000
-LEAST = 400  # pixels; smaller pictures are icons
+LEAST = 360  # pixels; smaller pictures are icons
 FLATTEST = 0.005  # the standard deviation of a plane; below it there is nothing to learn
+SMOOTH = 0.04  # mean change from a pixel to the next, down and to the right; half of the tiles are below it
+SMOOTH_KEPT = 8  # one smooth tile of so many is written: most photographs of users have more detail than wallpapers
 
 
 def photographs(packages: Path) -> Iterator[Image.Image]:
@@ -43,25 +45,35 @@ def photographs(packages: Path) -> Iterator[Image.Image]:
             yield Image.open(path)
 
 
-def tiles(photo: Image.Image) -> Iterator[np.ndarray]:  # (SIDE, SIDE, 3) in [0, 1]
-    """Half the size or less, so that neither compression nor the sensor's noise is left."""
+def tiles(photo: Image.Image) -> Iterator[np.ndarray]:  # (SIDE or less, SIDE or less, 3) in [0, 1]
+    """Half the size or less, so that neither compression nor the sensor's noise is left, and half of that again."""
     width, height = photo.size
-    factor = min(0.5, LONGEST / max(width, height))
-    size = (round(factor * width), round(factor * height))
-    pixels = np.asarray(photo.convert("RGB").resize(size, Image.Resampling.BOX), np.float32) / 255
-    for top in np.linspace(0, size[1] - SIDE, max(1, size[1] // SIDE)).astype(int):
-        for left in np.linspace(0, size[0] - SIDE, max(1, size[0] // SIDE)).astype(int):
-            yield pixels[top : top + SIDE, left : left + SIDE]
+    largest = min(0.5, LONGEST / max(width, height))
+    for factor in (largest, largest / 2):
+        size = (round(factor * width), round(factor * height))
+        pixels = np.asarray(photo.convert("RGB").resize(size, Image.Resampling.BOX), np.float32) / 255
+        for rows in _cuts(size[1]):
+            for columns in _cuts(size[0]):
+                yield pixels[rows, columns]
+
+
+def _cuts(length: int) -> list[slice]:
+    side = min(SIDE, length)
+    return [slice(first, first + side) for first in np.linspace(0, length - side, max(1, length // SIDE)).astype(int)]
+
+
+def roughness(grey: np.ndarray) -> float:
+    """The mean change from a pixel to the next, down and to the right."""
+    return float(np.abs(np.diff(grey, axis=0)).mean() + np.abs(np.diff(grey, axis=1)).mean())
 
 
 def planes(tile: np.ndarray, count: int) -> Iterator[np.ndarray]:
-    """Grey of every tile; of every fourth its brightness among colours, of every other one difference of colours."""
+    """Grey of every tile; of every fourth its brightness among colours and one difference of colours."""
     yield tile.mean(-1)
-    colours = tile @ OPPONENT.T.astype(np.float32)
     if count % 4 == 0:
+        colours = tile @ OPPONENT.T.astype(np.float32)
         yield colours[..., 0]
-    if count % 2 == 0:
-        yield colours[..., 1 + count // 2 % 2]
+        yield colours[..., 1 + count // 4 % 2]
 
 
 def main(packages: str, out: str) -> None:
@@ -73,11 +85,13 @@ def main(packages: str, out: str) -> None:
         split = Path(out) / {7: "dev", 27: "test"}.get(index % 40, "train")
         split.mkdir(parents=True, exist_ok=True)
         for tile in tiles(photo):
+            count += 1
+            if roughness(tile.mean(-1)) < SMOOTH and count % SMOOTH_KEPT:
+                continue
             for k, plane in enumerate(planes(tile, count)):
                 if plane.std() < FLATTEST:
                     continue
                 np.save(split / f"{index:03d}-{count:05d}-{k}.npy", plane.astype(np.float16))
-            count += 1
 
 
 if __name__ == "__main__":

@@ -81,9 +81,14 @@ def test_the_command_trains_and_prints(
     text = f"{tmp_path}/text.txt"
     with open(text, "w", encoding="utf-8") as file:
         file.write("to be or not to be " * 100)
-    arguments = ["masked_text", "--steps", "2", "--text", text, "--out", f"{tmp_path}/out", "--device", "cpu", *size]
-    monkeypatch.setattr("sys.argv", arguments)
-    main()
-    printed = capsys.readouterr().out
-    assert "2    0     1: " in printed
-    assert "double backprop, unfused" in printed
+    common = ["masked_text", "--steps", "2", "--text", text, "--out", f"{tmp_path}/out", "--device", "cpu", *size]
+    printed = {}
+    for option in ([], ["--draw-steps"], ["--costs"]):
+        monkeypatch.setattr("sys.argv", [*common, *option])
+        main()
+        printed[" ".join(option)] = capsys.readouterr().out
+    assert "2    0     1: " in printed[""]
+    assert "2    0     1: " in printed["--draw-steps"]
+    assert printed["--draw-steps"] != printed[""]
+    assert "double backprop, unfused" in printed["--costs"]
+    assert "1: " not in printed["--costs"]
