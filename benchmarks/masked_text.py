@@ -212,7 +212,9 @@ def main() -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
     parser.add_argument("--share", type=float, default=0.5, help="of characters that are hidden")
     parser.add_argument("--rate", type=float, default=1e-3)
-    parser.add_argument("--draw-steps", action="store_true", help="train with T, 3T/2 or 2T steps, drawn for each batch")
+    parser.add_argument(
+        "--draw-steps", action="store_true", help="train with T, 3T/2 or 2T steps, drawn for each batch"
+    )
     parser.add_argument("--costs", action="store_true", help="time and memory of a training step; no training")
     arguments = parser.parse_args()
     text, vocabulary = read_text(arguments.text)

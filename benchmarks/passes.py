@@ -99,22 +99,6 @@ def _swept(_: Any) -> Callable[[Any], Any]:
     return sweep
 
 
-def _uncut(_: Any) -> Callable[..., list[int]]:
-    """Keep every expensive value as it is, instead of the cheapest values that spare all of them."""
-
-    def costly(product: Any, asked: Any, known: Any, density: float) -> list[int]:
-        keep = import_module(f"{COMPILED}.keep")
-        both = {n: number for n, number in asked.items() if number in known and n.op == "call_function"}
-        found = [i for n, i in both.items() if keep._can_be_kept(n) and _is_costly(keep, n, density)]
-        return list(dict.fromkeys(found))
-
-    return costly
-
-
-def _is_costly(keep: Any, node: Any, density: float) -> bool:
-    return bool(keep._operations(node) >= density * keep._elements(node))
-
-
 def _nothing() -> Patch:
     return partial(together)
 
@@ -130,10 +114,7 @@ PASSES: dict[str, Pass] = {  # in the order of importance
     "pointwise": Pass(_passes(pointwise=False), _GPU, convolutions=True),
     "simplify": Pass(partial(together, *_SIMPLIFIED)),
     "measured ways": Pass(_passes(prefer="cudnn"), _GPU, convolutions=True),
-    "turned": Pass(_passes(turned=False), _GPU, convolutions=True),
-    "layout": Pass(_passes(layout=torch.channels_last), _GPU, convolutions=True),
     "keep": Pass(_nothing(), options=_KEPT, without=(("keep", 0.0),)),
-    "min-cut": Pass(partial(replaced, "keep", "_cheapest_cut", _uncut), options=_KEPT),
     "zeros": Pass(_skipped("simplify", "_drop_zeros")),
     "fuse": Pass(_nothing(), _GPU, without=(("fuse", False),)),
     "graphs": Pass(_nothing(), _GPU, without=(("graphs", False),)),

@@ -44,6 +44,9 @@ SHARE = 0.02
 LONG = 2.0
 """Work that is not training is announced if it takes more seconds than this."""
 
+FEWEST = 3
+"""Batches of a shape before a program is made where training them has already taken a fifth of what that takes."""
+
 BUDGET = 0.25
 """The share of the memory of a device that a backward pass may take."""
 
@@ -81,8 +84,9 @@ class Auto(GradientStrategy):
 
     The rule looks at the energy, never at a clock. ``FiniteDifference()`` if the energy can be differentiated only
     once. On a CPU ``Exact()``, or ``Checkpointed()`` where double backprop would hold more than a quarter of the
-    memory. On a GPU the same for the first ``patience`` batches of a shape, then ``Compiled``: through forward over
-    reverse for convolutions and reverse over reverse for everything else, keeping results where memory allows it.
+    memory. On a GPU the same for the first ``patience`` batches of a shape, fewer if batches take seconds, then
+    ``Compiled``: through forward over reverse for convolutions and reverse over reverse for everything else, keeping
+    results where memory allows it.
 
     In a long run other exact strategies are tried on training steps, in turns with the present one, as soon as trying
     one takes no more than 2 % of the time trained so far; one that is 5 % faster takes over. ``measure=False`` leaves
@@ -313,9 +317,10 @@ class _Known:
         if start.shape in self._made:
             return True
         self.met[start.shape] += 1
-        if self.met[start.shape] <= patience:
-            return False
         making = _making(self.choice.strategy, start.device)
+        soon = self.met[start.shape] > FEWEST and trained > making / 5
+        if self.met[start.shape] <= patience and not soon:
+            return False
         if self._made and making > 0.1 * trained:
             return False
         if making > LONG and not self._made:

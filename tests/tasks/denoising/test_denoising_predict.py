@@ -15,7 +15,7 @@ from spen.models import open_model
 from spen.tasks.denoising import predict
 from spen.tasks.denoising.energy import NoisyObservation, Observation, Observed
 from spen.tasks.denoising.images import BadImage, LoadedImage, load_image
-from spen.tasks.denoising.predict import FileDenoiser
+from spen.tasks.denoising.predict import FileDenoiser, averaged
 
 
 def grey(path: Path, value: int = 90, shape: tuple[int, int] = (6, 5)) -> Path:
@@ -140,3 +140,43 @@ def test_a_told_model_gets_the_least_noise_of_the_planes_or_what_is_said() -> No
     assert len(set(told[0].tolist())) == 1
     assert 0.2 < float(told[0][0]) < 0.35  # of 255·U(0, 1): 0.29
     assert told[1].tolist() == [0.25] * 3
+
+
+@pytest.mark.parametrize("turns", [1, 2, 4, 8])
+def test_answers_for_turned_copies_are_turned_back_and_averaged(turns: int) -> None:
+    draws = torch.Generator().manual_seed(0)
+    image, noise = torch.rand(2, 1, 5, 7, generator=draws), torch.rand(2, 1, 1, 1, generator=draws)
+    x = NoisyObservation(image, torch.ones_like(image), noise)
+    assert torch.allclose(averaged(lambda x: x.image * x.noise, turns)(x), image * noise)
+    shapes: list[tuple[int, ...]] = []
+
+    def corner(x: Observed) -> Tensor:
+        """Not the same for turned images: each copy marks another corner."""
+        shapes.append(tuple(x.image.shape[-2:]))
+        answer = torch.zeros_like(x.image)
+        answer[..., 0, 0] = 1.0
+        return answer
+
+    found = averaged(corner, turns)(x)
+    assert shapes == [(5, 7)] * min(turns, 4) + [(7, 5)] * (turns - 4)
+    expected = torch.zeros_like(image)
+    for row, column in [(0, 0), (0, -1), (-1, 0), (-1, -1)][:turns]:
+        expected[..., row, column] = 1 / min(turns, 4)
+    assert torch.allclose(found, expected)
+
+
+def test_a_number_of_copies_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^turns is 1, 2, 4 or 8 copies of the image, not 3$"):
+        averaged(same, 3)
+
+
+def test_turns_change_the_answer_and_the_score(tmp_path: Path) -> None:
+    image = grey(tmp_path / "x.png", shape=(20, 24))
+    noisy = np.clip(90 + 25 * np.random.default_rng(0).standard_normal((20, 24)), 0, 255).astype(np.uint8)
+    Image.fromarray(noisy).save(image)
+    model = open_model("photo")
+    [one] = model.predict([image], tmp_path / "one.png")
+    [four] = model.predict([image], tmp_path / "four.png", turns=4)
+    assert (load_image(one).values != load_image(four).values).any()
+    flat = [np.abs(load_image(path).values.astype(float) - 90).mean() for path in (image, one, four)]
+    assert flat[2] < flat[0]

@@ -5,8 +5,8 @@
 
 P differentiates G, so it contains G's operations once more, on the same inputs. Two operations are the same *value* if
 they do the same to the same values. Of the values that both programs compute, some take many operations for few bytes:
-wide convolutions, matrix products, attention. The cheapest set of bytes that spares P all of these is a minimum cut
-between them and what P alone computes; what lies behind the cut (first layers, pointwise functions) is recomputed.
+wide convolutions, matrix products, attention. Those of them that P meets first, on the way back from its results, are
+kept; everything else (first layers, pointwise functions) is recomputed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def cache_results(gradient: GraphModule, product: GraphModule, density: float = 
     available: dict[int, Node] = {}
     for node, number in known.items():
         available.setdefault(number, node)
-    kept = _cheapest_cut(product, needed, set(available), density)
+    kept = _first_expensive(product, needed, set(available), density)
     _return_also(gradient, [available[number] for number in kept])
     _take_also(product, [[node for node, n in needed.items() if n == number] for number in kept])
     return len(kept)
@@ -128,36 +128,25 @@ def _read(node: Node) -> list[Node]:
     return factors[node.args[1]]  # type: ignore[index,no-any-return]
 
 
-# ── the cut ──
+# ── what is worth keeping ──
 
 
-def _cheapest_cut(product: GraphModule, needed: dict[Node, int], known: set[int], density: float) -> list[int]:
-    """The values to keep, in the order of the program."""
-    import networkx  # torch needs it too, and so it is there; only wanted here
-
-    both = {n: number for n, number in needed.items() if number in known and n.op == "call_function"}
-    order = {number: i for i, number in enumerate(dict.fromkeys(both.values()))}
-    costly = {number for node, number in both.items() if _operations(node) >= density * _elements(node)}
-    flow = networkx.DiGraph()
-    flow.add_nodes_from(["costly", "needed"])
-    flow.add_edges_from(("costly", ("in", number)) for number in costly)
-    prices: dict[int, int] = {}
-    for node, number in both.items():
-        if _can_be_kept(node):
-            # Of equally many bytes those of the later value: less is recomputed from it.
-            prices[number] = _bytes(node) * len(order) ** 2 + len(order) - order[number]
-    never = sum(prices.values()) + 1
-    for number in order:
-        flow.add_edge(("in", number), ("out", number), capacity=prices.get(number, never))
-    for node, number in needed.items():
-        for read in _read(node):
-            if read in both:
-                flow.add_edge(("out", both[read]), ("in", number) if number in order else "needed")
-    for read in product.graph.output_node().all_input_nodes:
-        if read in both:
-            flow.add_edge(("out", both[read]), "needed")
-    before, _ = networkx.minimum_cut(flow, "costly", "needed")[1]
-    return [n for n in order if n in prices and ("in", n) in before and ("out", n) not in before]
+def _first_expensive(product: GraphModule, needed: dict[Node, int], known: set[int], density: float) -> list[int]:
+    """The values to keep, in the order of the program: the expensive ones that others of ``product`` need."""
+    found: set[int] = set()
+    stack = list(product.graph.output_node().all_input_nodes)
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        expensive = node.op == "call_function" and _operations(node) >= density * _elements(node)
+        if expensive and needed.get(node) in known and _can_be_kept(node):
+            found.add(needed[node])
+        else:
+            stack.extend(_read(node))
+    return [number for number in dict.fromkeys(needed.values()) if number in found]
 
 
 def _operations(node: Node) -> int:
@@ -179,11 +168,6 @@ def _elements(node: Node) -> int:
     values = node.meta.get("val")
     many = values if isinstance(values, list | tuple) else [values]
     return max(1, sum(v.numel() for v in many if isinstance(v, Tensor)))
-
-
-def _bytes(node: Node) -> int:
-    value = node.meta.get("val")
-    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
 
 
 def _can_be_kept(node: Node) -> bool:

@@ -46,11 +46,13 @@ class Compiled(GradientStrategy):
     ``rows`` is the chunk size: the batch goes through the programs in chunks of at most so many examples. Their working
     memory shrinks in proportion, and time grows a little.
 
-    A shape is compiled when it comes back: the first ``patience`` batches of it run through the plain strategy, and
-    after ``shapes`` programs new ones stay plain. A program runs only for the energy it was made from: whatever the
-    energy reads is compared before every descent, and a change makes a new program
-    (``spen.gradients.compiled.guards``). Under autocast, and for rules with ``backtracks``, the plain strategy runs.
+    A shape is compiled when it comes back: its first ``patience`` batches run through ``Checkpointed()``, and so do new
+    shapes after ``shapes`` programs. A program runs only for the energy it was made from: whatever the energy reads is
+    compared before every descent, and a change makes a new program (``spen.gradients.compiled.guards``). Under
+    autocast, and for rules with ``backtracks``, no program runs.
     """
+
+    plain = Checkpointed()
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Compiled(GradientStrategy):
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         ready = None if _is_plain(descend, start) else self._program(descend, potential, start)
         if ready is None:
-            return self.through.run(descend, potential, start)
+            return self.plain.run(descend, potential, start)
         masked = replace(descend, masked=True)
         if ready.recorder is not None:
             return ready.recorder.run(masked, potential, ready, start)

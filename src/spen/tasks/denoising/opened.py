@@ -19,7 +19,7 @@ from spen.tasks.denoising.data import Frames
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.images import list_images
 from spen.tasks.denoising.methods import Classical, Recipe, System
-from spen.tasks.denoising.predict import FileDenoiser, tiled
+from spen.tasks.denoising.predict import FileDenoiser, averaged, tiled
 from spen.tasks.denoising.recipes import default_data, find_recipe
 from spen.tasks.denoising.regimes import Holes, Regime, find_regime
 from spen.tasks.task import Opened, Progress, Scores
@@ -72,13 +72,14 @@ class Denoiser(Opened):
         every: int = 1,
         sigma: float | None = None,
         strength: float | None = None,
+        turns: int = 1,
         **reading: Any,
     ) -> Scores:
         from spen.tasks.denoising.train import evaluate
 
-        noise = self.noise_level(sigma, strength)
+        noise, denoise = self.noise_level(sigma, strength), averaged(self.denoise, turns)
         regime, frames, split = self._frames(split, data, reading)
-        result = evaluate(self.denoise, frames, every=every, progress=progress, kind=self.kind, noise=noise)
+        result = evaluate(denoise, frames, every=every, progress=progress, kind=self.kind, noise=noise)
         lines = [
             f"{self.name} on {int(result['frames'])} {split} {'frames' if regime.depth else 'images'} of {regime.name}",
             f"  PSNR          {result['psnr']:8.2f} dB",
@@ -141,13 +142,14 @@ class Denoiser(Opened):
         holes: Holes | None = None,
         sigma: float | None = None,
         strength: float | None = None,
+        turns: int = 1,
         batch: int = 1,
         **options: Any,
     ) -> Iterator[Path]:
-        noise = self.noise_level(sigma, strength)
+        noise, denoise = self.noise_level(sigma, strength), averaged(self.denoise, turns)
         peak, holes = self.regime.peak if peak is None else peak, holes or self.regime.holes
         depth = self.regime.depth
-        files = FileDenoiser(self.denoise, self.kind, noise, peak, holes, batch, depth=depth, name=self.name)
+        files = FileDenoiser(denoise, self.kind, noise, peak, holes, batch, depth=depth, name=self.name)
         if out is None:
             if len(inputs) != 1 or inputs[0].is_dir():
                 raise ValueError("images need --out, a file for one or a folder for several")

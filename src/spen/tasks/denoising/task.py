@@ -42,6 +42,9 @@ _NOISE_LEVEL = (
     Option("sigma", float, "Noise level out of 255, for a model that reads it; estimated if not given."),
     Option("strength", float, "Noise level as a multiple of a Kinect's, for a model that reads it; else estimated."),
 )
+_TURNS = Option(
+    "turns", int, "Average the answers for 2, 4 or 8 mirrored and turned copies: better, and slower; 1 if not given."
+)
 
 
 class Denoising(Task):
@@ -66,11 +69,13 @@ class Denoising(Task):
             _HOLES,
             _SPLIT_SEED,
             *_NOISE_LEVEL,
+            _TURNS,
         ),
         "predict": (
             _PEAK,
             _HOLES,
             *_NOISE_LEVEL,
+            _TURNS,
             Option("batch", int, "Batch size for images of one size; 1 if not given.", least=1),
         ),
         "bench": (
