@@ -33,7 +33,7 @@ from spen.gradients.compiled.lower import Passes, lowered
 from spen.gradients.compiled.trace import Bound
 
 PRECISIONS: dict[str, torch.dtype | None] = {"tf32": None, "bf16": torch.bfloat16}
-OFF = Passes(pairs=False, pointwise=False, kernels=False)
+OFF = Passes(pairs=False, pointwise=False, turned=False, kernels=False, layout=torch.channels_last)
 ROWS = [(name, precision, passes) for precision in PRECISIONS for name, passes in (("all passes", None), ("none", OFF))]
 SHARES = {"programs": 0.5, "steps": 1.0}  # of the time, when a table ends
 

@@ -114,6 +114,8 @@ PASSES: dict[str, Pass] = {  # in the order of importance
     "pointwise": Pass(_passes(pointwise=False), _GPU, convolutions=True),
     "simplify": Pass(partial(together, *_SIMPLIFIED)),
     "measured ways": Pass(_passes(prefer="cudnn"), _GPU, convolutions=True),
+    "turned": Pass(_passes(turned=False), _GPU, convolutions=True),
+    "layout": Pass(_passes(layout=torch.channels_last), _GPU, convolutions=True),
     "keep": Pass(_nothing(), options=_KEPT, without=(("keep", 0.0),)),
     "zeros": Pass(_skipped("simplify", "_drop_zeros")),
     "fuse": Pass(_nothing(), _GPU, without=(("fuse", False),)),

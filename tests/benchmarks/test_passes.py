@@ -38,7 +38,7 @@ def test_every_pass_of_a_cpu_is_measured_written_and_comes_back(
 
 def test_a_pass_of_the_gpu_changes_what_lowering_asks_for() -> None:
     before = lower.Passes
-    for name, changed in (("pairs", "pairs"), ("kernels", "kernels"), ("pointwise", "pointwise")):
+    for name, changed in (("pairs", "pairs"), ("turned", "turned"), ("kernels", "kernels"), ("pointwise", "pointwise")):
         with PASSES[name].off():
             assert getattr(lower.Passes(), changed) is False
     assert lower.Passes is before

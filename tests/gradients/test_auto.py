@@ -110,6 +110,19 @@ class Switched(Energy):
         return self.weight * square.sum(1)
 
 
+@pytest.mark.parametrize(("trained", "batches"), [(0.0, 21), (2.9, 21), (3.1, 4)])
+def test_a_program_is_made_sooner_if_batches_take_seconds(
+    trained: float, batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fifth of the 15 s that a program takes on a GPU, and no fewer than three batches without one."""
+    monkeypatch.setattr(module, "_making", lambda strategy, device: 15.0)
+    choice = module.Choice("Quartic", "cuda:0", 4, 1, Compiled(), "a reason")
+    known, start = module._Known(choice, Exact(), []), torch.zeros(2, 3)
+    found = [known.ready(start, Auto().patience, trained) for _ in range(22)]
+    assert found.index(True) + 1 == batches
+    assert all(found[batches:])
+
+
 def test_finite_differences_for_what_differentiates_once() -> None:
     energy, auto, x = Switched(), Auto(), torch.rand(2, 3)
     energy.once = True

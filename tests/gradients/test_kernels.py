@@ -190,7 +190,7 @@ def _forward_product() -> Convolution:
 def test_ways_that_fail_or_disagree_are_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that does not run or computes something else is named and left out, however fast it is."""
     product = _forward_product()
-    plain = implementations(product, None, kernels=False)["cudnn"]
+    plain = implementations(product, torch.contiguous_format, None, turned=False, kernels=False)["cudnn"]
 
     def broken(a: Tensor, b: Tensor) -> Tensor:
         raise RuntimeError("out of shared memory\nand more")
@@ -206,7 +206,7 @@ def test_ways_that_fail_or_disagree_are_not_chosen(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(choose, "seconds_of", lambda call, device: measured.append(call()) or 1.0)
     monkeypatch.setattr(choose, "_known", {})
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    arguments = (product, found, torch.device("cpu"), None)
+    arguments = (product, found, torch.device("cpu"), torch.contiguous_format, None)
     with pytest.warns(UserWarning, match="Convolution") as caught:
         times = choose.times(*arguments)
     assert list(times) == ["cudnn", "good"]
@@ -237,22 +237,21 @@ def test_times_are_kept_for_the_next_process(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     measured: list[object] = []
     monkeypatch.setattr(choose, "seconds_of", lambda call, device: measured.append(call) or 0.25)
-    found = implementations(_forward_product(), None, kernels=False)
-    found["another"] = found["cudnn"]
-    arguments = (_forward_product(), found, torch.device("cpu"), None)
+    found = implementations(_forward_product(), torch.contiguous_format, None, turned=True, kernels=False)
+    arguments = (_forward_product(), found, torch.device("cpu"), torch.contiguous_format, None)
     if damage == "no file can be written":
         (tmp_path / "file").touch()
         monkeypatch.setattr(choose, "_file", lambda: tmp_path / "file" / "below.json")
     monkeypatch.setattr(choose, "_known", {})
     times = choose.times(*arguments)
-    assert times == {"cudnn": 0.25, "another": 0.25}
+    assert times == {"cudnn": 0.25, "turned": 0.25}
     path = tmp_path / "spen-products.json"
     if damage in ("not JSON", "[]"):
         path.write_text(damage)
     elif damage not in (None, "no file can be written"):
         (described,) = json.loads(path.read_text())
         kept = {
-            "no plain way": {"another": 0.1},
+            "no plain way": {"turned": 0.1},
             "another way": {"cudnn": 0.1, "x": 0.1},
             "no number": {"cudnn": "fast"},
         }
@@ -275,14 +274,14 @@ def test_kernels_are_compiled_before_they_are_measured(tmp_path: Path, monkeypat
         raise RuntimeError("measuring it will say so")
 
     product = Convolution(WEIGHT, (5, 16, 6, 6), (5, 16, 6, 6), (3, 3), (1, 1), (1, 1))
-    plain = implementations(product, None, kernels=False)["cudnn"]
+    plain = implementations(product, torch.channels_last, None, turned=False, kernels=False)["cudnn"]
     found = {"cudnn": plain, "triton 1": Implementation(plain.first, plain.second, core)}
-    asked = {product: found}
+    asked = [(product, found, torch.channels_last)]
     choose.compile_kernels(asked, torch.device("cpu"), None)
     assert called == [(torch.Size([1, 16, 6, 6]), torch.Size([1, 16, 6, 6]), True)]
     monkeypatch.setattr(choose, "seconds_of", lambda call, device: 0.25)
     with pytest.warns(UserWarning, match="measuring it will say so"):
-        choose.times(product, found, torch.device("cpu"), None)
+        choose.times(product, found, torch.device("cpu"), torch.channels_last, None)
     del called[:]
     choose.compile_kernels(asked, torch.device("cpu"), None)
     assert called == []
@@ -292,18 +291,21 @@ def _called(way: Implementation, *operands: Tensor) -> Tensor:
     return way(*operands)
 
 
-def test_the_fastest_implementation_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
-    product = Convolution(WEIGHT, (5, 16, 6, 6), (5, 16, 6, 6), (3, 3), (1, 1), (1, 1))
-    names = list(implementations(product, None, kernels=True))
-    monkeypatch.setattr(choose, "compile_kernels", lambda asked, device, precision: None)
-    for quick in names[0], names[-1]:
-        seconds = {name: 1.0 if name == quick else 2.0 for name in names}
-        monkeypatch.setattr(choose, "times", lambda product, found, device, precision, known=seconds: known)
-        chosen = lower._chosen({product}, None, Passes(), torch.device("cuda"))[product]
-        first, second = torch.randn(5, 16, 6, 6), torch.randn(5, 16, 6, 6)
-        traced = make_fx(functools.partial(_called, chosen))(first, second)
-        own = any("spen.weight_gradient" in str(node.target) for node in traced.graph.nodes)
-        assert own is quick.startswith("triton")
+def test_the_layout_with_the_least_time_in_all_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    product = _forward_product()
+    node: Any = object()
+    for quick in (torch.channels_last, torch.contiguous_format):
+
+        def times(product: Any, found: Any, device: Any, layout: Any, precision: Any, quick: Any = quick) -> Any:
+            return {"cudnn": 2.0, "turned": 1.0 if layout is quick else 3.0}
+
+        monkeypatch.setattr(choose, "times", times)
+        monkeypatch.setattr(choose, "compile_kernels", lambda asked, device, precision: None)
+        layout, chosen = lower._chosen({node: product}, None, Passes(), torch.device("cuda"))
+        assert layout is quick
+        image, weight = torch.randn(1, 16, 6, 6), torch.randn(16, 16, 3, 3)
+        turned = make_fx(functools.partial(_called, chosen[product]))(image, weight)
+        assert any(n.target is aten.flip.default for n in turned.graph.nodes)
 
 
 def test_fused_programs_are_stored_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

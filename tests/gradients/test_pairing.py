@@ -240,22 +240,23 @@ def test_other_convolutions_are_not_written_out() -> None:
 # ── another way ──
 
 
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format], ids=str)
 @pytest.mark.parametrize(
-    ("size", "padding", "dilation"),
+    ("size", "padding", "dilation", "is_turned"),
     [
-        ((3, 3), (1, 1), (1, 1)),
-        ((7, 7), (3, 3), (1, 1)),
-        ((7, 5), (0, 0), (1, 1)),
-        ((3, 5), (2, 4), (1, 1)),
-        ((4, 2), (1, 0), (1, 1)),
-        ((3, 3), (2, 2), (2, 2)),
-        ((3, 3), (1, 3), (2, 3)),
-        ((1, 1), (0, 0), (1, 1)),
-        ((3, 3), (3, 1), (1, 1)),
+        ((3, 3), (1, 1), (1, 1), True),
+        ((7, 7), (3, 3), (1, 1), True),
+        ((7, 5), (0, 0), (1, 1), True),
+        ((3, 5), (2, 4), (1, 1), True),
+        ((4, 2), (1, 0), (1, 1), True),
+        ((3, 3), (2, 2), (2, 2), True),
+        ((3, 3), (1, 3), (2, 3), True),
+        ((1, 1), (0, 0), (1, 1), True),
+        ((3, 3), (3, 1), (1, 1), False),
     ],
 )
 def test_every_way_computes_the_same(
-    size: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+    size: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int], is_turned: bool, layout: Any
 ) -> None:
     image, weight = torch.randn(2, 16, 11, 12), torch.randn(32, 16, *size)
     z = F.conv2d(image, weight, padding=padding, dilation=dilation)
@@ -269,17 +270,18 @@ def test_every_way_computes_the_same(
     }
     for kind, (first, second, expected) in cases.items():
         product = Convolution(kind, tuple(first.shape), tuple(second.shape), size, padding, dilation)
-        found = implementations(product, None, kernels=True)
+        found = implementations(product, layout, None, turned=True, kernels=True)
+        assert ("turned" in found) is (is_turned and kind != WEIGHT)
         assert any(name.startswith("triton") for name in found) is (kind == WEIGHT and product.proved)
         for way in found.values():
             assert_same([expected], [way(first, second)], 1e-5)
-        assert list(implementations(product, None, kernels=False)) == ["cudnn"]
+        assert list(implementations(product, layout, None, turned=False, kernels=False)) == ["cudnn"]
 
 
 def test_operands_are_rounded_when_asked() -> None:
     image, weight = torch.randn(2, 16, 8, 8), torch.randn(16, 16, 3, 3)
     product = Convolution(FORWARD, (2, 16, 8, 8), (16, 16, 3, 3), (3, 3), (1, 1), (1, 1))
-    for name, way in implementations(product, torch.bfloat16, kernels=False).items():
+    for name, way in implementations(product, torch.channels_last, torch.bfloat16, turned=True, kernels=False).items():
         found, exact = way(image, weight), F.conv2d(image, weight, padding=1)
         assert found.dtype is torch.float32
         assert 1e-4 < float((found - exact).norm() / exact.norm()) < 1e-2, name
@@ -290,15 +292,16 @@ def test_what_is_left_for_our_kernels_is_what_they_are_proved_for() -> None:
     assert wide.proved
     for change in ({"dilation": (2, 2)}, {"kernel": (4, 4)}, {"second": (2, 24, 8, 8)}):
         product = Convolution(**{**vars(wide), **change})  # type: ignore[arg-type]
-        assert list(implementations(product, None, kernels=True)) == ["cudnn"]
+        assert list(implementations(product, torch.channels_last, None, turned=True, kernels=True)) == ["cudnn"]
 
 
 # ── lowering ──
 
 _VARIANTS = {
-    "nothing": Passes(False, False, False),
-    "pairs": Passes(pointwise=False, kernels=False),
-    "pointwise": Passes(pairs=False, kernels=False),
+    "nothing": Passes(False, False, False, False, torch.channels_last),
+    "pairs": Passes(pointwise=False, turned=False, kernels=False),
+    "pointwise": Passes(pairs=False, turned=False, kernels=False),
+    "turned": Passes(prefer="turned", layout=torch.contiguous_format),
     "kernels": Passes(prefer="triton"),
     "everything": Passes(),
 }
@@ -321,7 +324,7 @@ def test_every_pass_changes_the_program() -> None:
         return [str(node.target) for node in program.graph.nodes]
 
     variants = {"none": nodes(None), **{name: nodes(passes) for name, passes in _VARIANTS.items()}}
-    first = list(variants.values())[:5]
+    first = list(variants.values())[:6]
     assert all(a != b for i, a in enumerate(first) for b in first[:i])
     assert any("spen.weight_gradient" in name for name in variants["kernels"])
     assert any("spen.narrow_input_gradient" in name for name in variants["kernels"])

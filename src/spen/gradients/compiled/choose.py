@@ -11,7 +11,7 @@ import math
 import os
 import statistics
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -34,10 +34,11 @@ def times(
     product: Convolution,
     found: dict[str, Implementation],
     device: torch.device,
+    layout: torch.memory_format,
     precision: torch.dtype | None,
 ) -> Times:
     """Seconds of each implementation that works and agrees with the first, on random operands of these shapes."""
-    key = _key(product, found, device, precision)
+    key = _key(product, found, device, layout, precision)
     if not _is_known(key, found):
         _known[key] = _measured(product, found, device)
         _store(key, _known[key])
@@ -45,7 +46,7 @@ def times(
 
 
 def compile_kernels(
-    wanted: Mapping[Convolution, dict[str, Implementation]],
+    wanted: Sequence[tuple[Convolution, dict[str, Implementation], torch.memory_format]],
     device: torch.device,
     precision: torch.dtype | None,
 ) -> None:
@@ -55,8 +56,8 @@ def compile_kernels(
     Only types and strides decide what is compiled, so that one example is enough.
     """
     calls = []
-    for product, found in wanted.items():
-        if _is_known(_key(product, found, device, precision), found):
+    for product, found, layout in wanted:
+        if _is_known(_key(product, found, device, layout, precision), found):
             continue
         one = replace(product, first=(1, *product.first[1:]))
         if product.kind == WEIGHT:
@@ -98,6 +99,7 @@ def _key(
     product: Convolution,
     found: dict[str, Implementation],
     device: torch.device,
+    layout: torch.memory_format,
     precision: torch.dtype | None,
 ) -> str:
     """The product, its implementations and all else that its times depend on, as a text."""
@@ -105,7 +107,7 @@ def _key(
     module = ops.kernels()
     versions = [torch.__version__, torch.backends.cudnn.version(), module and module.triton.__version__]
     settings = [torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark]
-    return " | ".join(map(str, [name, *versions, *settings, precision, product, " ".join(found)]))
+    return " | ".join(map(str, [name, *versions, *settings, layout, precision, product, " ".join(found)]))
 
 
 def _stored() -> Any:

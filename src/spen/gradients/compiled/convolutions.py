@@ -1,4 +1,8 @@
-"""The three products of a convolution, and the implementations of each: cuDNN's kernels and ours, channels last."""
+"""The three products of a convolution, and the implementations of each: cuDNN's kernels, one for another, ours.
+
+With stride 1 the convolution by W is the input gradient of the convolution by Wᵀ turned by 180°, padded by k − 1 − p in
+place of p; and the reverse. Both are exact; which of cuDNN's kernels is faster depends on shape and type.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,6 @@ from spen.gradients.compiled import ops
 aten = torch.ops.aten
 FORWARD, INPUT, WEIGHT = "forward", "input", "weight"  # z(a, W), ∂a(δ, W), dW(δ, a)
 WIDE = 16  # narrower contractions gain nothing from the matrix units and lose digits
-LAYOUT = torch.channels_last  # of wide convolutions; the other one is never faster by 5 % (docs/performance.md)
 Unary = Callable[[Tensor], Tensor]
 
 
@@ -43,6 +46,10 @@ class Convolution:
         return self.channels[1] == 1 and self.channels[0] >= WIDE
 
     @property
+    def turned_padding(self) -> list[int]:
+        return [d * (k - 1) - p for d, k, p in zip(self.dilation, self.kernel, self.padding, strict=True)]
+
+    @property
     def proved(self) -> bool:
         """Whether our own kernels may compute it."""
         largest = max(torch.Size(self.first).numel(), torch.Size(self.second).numel())
@@ -62,24 +69,35 @@ class Implementation:
         return result if result.dtype is torch.float32 else aten._to_copy(result, dtype=torch.float32)
 
 
-def implementations(product: Convolution, precision: torch.dtype | None, *, kernels: bool) -> dict[str, Implementation]:
+def implementations(
+    product: Convolution, layout: torch.memory_format, precision: torch.dtype | None, *, turned: bool, kernels: bool
+) -> dict[str, Implementation]:
     """Every implementation by name, cuDNN's own first. ``precision`` is the type of the operands of wide ones."""
     rounded = precision if product.wide else None
 
     def prepared(tensor: Tensor) -> Tensor:
         if rounded is None:
-            return aten.clone(tensor, memory_format=LAYOUT)
-        return aten._to_copy(tensor, dtype=rounded, memory_format=LAYOUT)
+            return aten.clone(tensor, memory_format=layout)
+        return aten._to_copy(tensor, dtype=rounded, memory_format=layout)
 
-    plain = _weight_gradient(product) if product.kind == WEIGHT else _convolution(product)
-    found = {"cudnn": Implementation(prepared, prepared, plain)}
+    def half_turn(weight: Tensor) -> Tensor:
+        return prepared(aten.flip(weight, [2, 3]).transpose(0, 1))
+
+    p, other, d = list(product.padding), product.turned_padding, list(product.dilation)
+    found: dict[str, Implementation] = {}
+    if product.kind == WEIGHT:
+        found["cudnn"] = Implementation(prepared, prepared, _weight_gradient(product))
+    else:
+        backwards = product.kind == INPUT
+        found["cudnn"] = Implementation(prepared, prepared, _convolution(p, d, transposed=backwards))
+        if turned and min(other) >= 0:
+            found["turned"] = Implementation(prepared, half_turn, _convolution(other, d, transposed=not backwards))
     if kernels and product.proved:
-        found.update(_own(product, rounded, prepared))
+        found.update(_own(product, layout, rounded, prepared))
     return found
 
 
-def _convolution(product: Convolution) -> Callable[[Tensor, Tensor], Tensor]:
-    padding, dilation, transposed = list(product.padding), list(product.dilation), product.kind == INPUT
+def _convolution(padding: list[int], dilation: list[int], *, transposed: bool) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda a, w: aten.convolution(a, w, None, [1, 1], padding, dilation, transposed, [0, 0], 1)
 
 
@@ -93,8 +111,10 @@ def _weight_gradient(product: Convolution) -> Callable[[Tensor, Tensor], Tensor]
     return core
 
 
-def _own(product: Convolution, rounded: torch.dtype | None, prepared: Unary) -> dict[str, Implementation]:
-    k, p = list(product.kernel), list(product.padding)
+def _own(
+    product: Convolution, layout: torch.memory_format, rounded: torch.dtype | None, prepared: Unary
+) -> dict[str, Implementation]:
+    k, p, last = list(product.kernel), list(product.padding), layout is torch.channels_last
 
     def flat(tensor: Tensor) -> Tensor:
         return aten.clone(tensor, memory_format=torch.contiguous_format)
@@ -112,7 +132,7 @@ def _own(product: Convolution, rounded: torch.dtype | None, prepared: Unary) -> 
         return {_name(c): Implementation(prepared, flat, _bound(narrow, p, c)) for c in map(list, ops.NARROW_INPUT)}
     if product.narrow:
         narrow = torch.ops.spen.narrow_forward
-        return {_name(c): Implementation(flat, flat, _bound(narrow, p, True, c)) for c in map(list, ops.NARROW_FORWARD)}
+        return {_name(c): Implementation(flat, flat, _bound(narrow, p, last, c)) for c in map(list, ops.NARROW_FORWARD)}
     return {}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from spen.gradients.compiled.convolutions import (
     FORWARD,
     INPUT,
-    LAYOUT,
     WEIGHT,
     WIDE,
     Convolution,
@@ -37,13 +37,16 @@ class Passes:
     """What lowering may change for speed beside layout and precision; results stay the same up to rounding.
 
     ``pairs`` merges convolutions of primal and tangent by one weight; ``pointwise`` writes 1×1 convolutions from or to
-    one channel as products and sums, which fuse; ``kernels`` lets our own kernels compete with cuDNN's. Kernels are
-    chosen by measurement on a GPU, unless ``prefer`` (how a kernel's name begins) is given.
+    one channel as products and sums, which fuse; ``turned`` lets a convolution run as an input gradient and the
+    reverse; ``kernels`` lets our own kernels compete with cuDNN's. Layout and kernels are chosen by measurement on a
+    GPU, unless ``layout`` or ``prefer`` (how a kernel's name begins) is given.
     """
 
     pairs: bool = True
     pointwise: bool = True
+    turned: bool = True
     kernels: bool = True
+    layout: torch.memory_format | None = None
     prefer: str | None = None
 
 
@@ -70,7 +73,7 @@ def lowered(
     if passes is not None:
         _rearrange(program, precision, passes, inputs[0].device)
     elif fuse or precision is not None:
-        _rewrite(program, precision)
+        _rewrite(program, precision, torch.channels_last)
     if not fuse:
         return program
     import torch._inductor as inductor  # takes seconds
@@ -92,7 +95,7 @@ def _rearrange(program: GraphModule, precision: torch.dtype | None, passes: Pass
         paired(program)
     separate(program.graph)
     products = {node: found for node in program.graph.nodes if (found := _product(node)) is not None}
-    chosen = _chosen(set(products.values()), precision, passes, device)
+    layout, chosen = _chosen(products, precision, passes, device)
     for node, product in products.items():
         first, second = _operands(node, product)
         with program.graph.inserting_before(node):
@@ -102,23 +105,51 @@ def _rearrange(program: GraphModule, precision: torch.dtype | None, passes: Pass
         node.replace_all_uses_with(result)
         program.graph.erase_node(node)
     program.graph.eliminate_dead_code()
-    _rewrite(program, precision)  # what is left: strides, groups
+    _rewrite(program, precision, layout)  # what is left: strides, groups
 
 
 def _chosen(
-    products: set[Convolution], precision: torch.dtype | None, passes: Passes, device: torch.device
-) -> dict[Convolution, Implementation]:
-    """The implementation of each product: on a GPU the fastest."""
-    every = {product: implementations(product, precision, kernels=passes.kernels) for product in products}
+    products: dict[Node, Convolution], precision: torch.dtype | None, passes: Passes, device: torch.device
+) -> tuple[torch.memory_format, dict[Convolution, Implementation]]:
+    """One layout for the whole program, the one in which the best implementations take the least time in all."""
+    layouts = (torch.channels_last, torch.contiguous_format) if passes.layout is None else (passes.layout,)
     if device.type == "cuda" and passes.prefer is None:
-        from spen.gradients.compiled.choose import compile_kernels, times
+        from spen.gradients.compiled.choose import compile_kernels
 
-        compile_kernels(every, device, precision)
-        measured = {product: times(product, found, device, precision) for product, found in every.items()}
-        return {product: every[product][min(seconds, key=seconds.__getitem__)] for product, seconds in measured.items()}
-    prefer = passes.prefer or "cudnn"
-    names = {product: next((n for n in found if n.startswith(prefer)), "cudnn") for product, found in every.items()}
-    return {product: every[product][name] for product, name in names.items()}
+        cases = itertools.product(products.values(), layouts)
+        wanted = [(p, _implementations(p, layout, precision, passes), layout) for p, layout in cases]
+        compile_kernels(wanted, device, precision)
+    plans = [_plan(list(products.values()), layout, precision, passes, device) for layout in layouts]
+    best = min(range(len(plans)), key=lambda i: plans[i][0])
+    return layouts[best], plans[best][1]
+
+
+def _plan(
+    products: list[Convolution],
+    layout: torch.memory_format,
+    precision: torch.dtype | None,
+    passes: Passes,
+    device: torch.device,
+) -> tuple[float, dict[Convolution, Implementation]]:
+    """(seconds of all products, the implementation of each)."""
+    total, chosen = 0.0, {}
+    for product in products:
+        found = _implementations(product, layout, precision, passes)
+        name = next((n for n in found if passes.prefer is not None and n.startswith(passes.prefer)), None)
+        if name is None and device.type == "cuda" and passes.prefer is None:
+            from spen.gradients.compiled.choose import times
+
+            measured = times(product, found, device, layout, precision)
+            name = min(measured, key=lambda n: measured[n])
+            total += measured[name]
+        chosen[product] = found[name or "cudnn"]
+    return total, chosen
+
+
+def _implementations(
+    product: Convolution, layout: torch.memory_format, precision: torch.dtype | None, passes: Passes
+) -> dict[str, Implementation]:
+    return implementations(product, layout, precision, turned=passes.turned, kernels=passes.kernels)
 
 
 def _product(node: Node) -> Convolution | None:
@@ -158,18 +189,18 @@ def _plus_bias(result: Tensor, bias: Tensor) -> Tensor:
     return result + bias.view(1, -1, 1, 1)
 
 
-# ── every other product ──
+# ── every other product, in one layout ──
 
 
-def _rewrite(program: GraphModule, precision: torch.dtype | None) -> None:
+def _rewrite(program: GraphModule, precision: torch.dtype | None, layout: torch.memory_format) -> None:
     graph = program.graph
     for node in list(graph.nodes):
         if node.target is aten.view.default:
             node.target = aten.reshape.default  # what was one piece of memory may not be in another layout
         elif node.target is aten.convolution.default and _wide(node.args[1]) and value_of(node.args[0]).dim() == 4:
-            _rewrite_convolution(graph, node, precision)
+            _rewrite_convolution(graph, node, precision, layout)
         elif node.target is aten.convolution_backward.default and _wide(node.args[2]) and _is_plane(node.args[1]):
-            _rewrite_backward(graph, node, precision)
+            _rewrite_backward(graph, node, precision, layout)
         elif precision is not None and node.target in (aten.mm.default, aten.bmm.default):
             _rewrite_product(graph, node, precision)
     graph.eliminate_dead_code()
@@ -185,10 +216,10 @@ def _is_plane(image: Any) -> bool:
     return value_of(image).dim() == 4
 
 
-def _prepared(graph: Graph, node: Any, precision: torch.dtype | None) -> Node:
+def _prepared(graph: Graph, node: Any, precision: torch.dtype | None, layout: torch.memory_format) -> Node:
     if precision is None:
-        return graph.call_function(aten.clone.default, (node,), {"memory_format": LAYOUT})
-    return graph.call_function(aten._to_copy.default, (node,), {"dtype": precision, "memory_format": LAYOUT})
+        return graph.call_function(aten.clone.default, (node,), {"memory_format": layout})
+    return graph.call_function(aten._to_copy.default, (node,), {"dtype": precision, "memory_format": layout})
 
 
 def _restored(graph: Graph, node: Node, precision: torch.dtype | None) -> Node:
@@ -197,10 +228,10 @@ def _restored(graph: Graph, node: Node, precision: torch.dtype | None) -> Node:
     return graph.call_function(aten._to_copy.default, (node,), {"dtype": torch.float32})
 
 
-def _rewrite_convolution(graph: Graph, node: Node, precision: torch.dtype | None) -> None:
+def _rewrite_convolution(graph: Graph, node: Node, precision: torch.dtype | None, layout: torch.memory_format) -> None:
     image, weight, bias, *rest = node.args
     with graph.inserting_before(node):
-        operands = [_prepared(graph, a, precision) for a in (image, weight)]
+        operands = [_prepared(graph, a, precision, layout) for a in (image, weight)]
         result = graph.call_function(aten.convolution.default, (*operands, None, *rest))
         result = _restored(graph, result, precision)
         if bias is not None:  # added in full precision, and fused with what follows
@@ -212,10 +243,10 @@ def _rewrite_convolution(graph: Graph, node: Node, precision: torch.dtype | None
     graph.erase_node(node)
 
 
-def _rewrite_backward(graph: Graph, node: Node, precision: torch.dtype | None) -> None:
+def _rewrite_backward(graph: Graph, node: Node, precision: torch.dtype | None, layout: torch.memory_format) -> None:
     cotangent, image, weight, _, *rest, mask = node.args
     with graph.inserting_before(node):
-        operands = [_prepared(graph, a, precision) for a in (cotangent, image, weight)]
+        operands = [_prepared(graph, a, precision, layout) for a in (cotangent, image, weight)]
         both = [*mask[:2], False]  # type: ignore[index,misc]
         result = graph.call_function(aten.convolution_backward.default, (*operands, None, *rest, both))
     for user in list(node.users):
