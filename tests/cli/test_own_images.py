@@ -176,6 +176,7 @@ def test_splits_by_subfolders_and_by_lists(place: Path) -> None:
 def folder_with(place: Path, name: str, *files: str) -> None:
     (place / name).mkdir(exist_ok=True)
     for file in files:
+        (place / name / file).parent.mkdir(exist_ok=True)
         if file.endswith(".png"):
             Image.fromarray(picture(np.random.default_rng(0), 20, 20)).save(place / name / file)
         else:
@@ -187,6 +188,11 @@ def folder_with(place: Path, name: str, *files: str) -> None:
     [
         ((), (), "holds no image; put images there (.png, "),
         (("a.txt", "b.csv"), (), "holds no image; put images there (.png, "),
+        (
+            ("train/a.png", "dev/b.png"),
+            (),
+            "has a folder train/ and no test/; add it, or put all images into one folde",
+        ),
         (("a.clean.png", "a.noisy.png", "b.noisy.png"), (), "b.noisy.png: has no clean partner in "),
         (("a.png", "b.png", "c.png"), (), "holds clean images and no pairs; say what noise to add, as --noise gaussia"),
         (

@@ -67,7 +67,14 @@ def open_parts(regime: Regime) -> tuple[dict[str, Frames], bool]:
     if not folder.is_dir():
         raise BadImage(f"{folder}: there is no such folder; give the folder of the images by --data")
     left_out: list[str] = []
-    if all((folder / part).is_dir() for part in ("train", "test")):
+    missing = [part for part in ("train", "test") if not (folder / part).is_dir()]
+    if len(missing) == 1 and not any(path.suffix.lower() in IMAGE_SUFFIXES for path in folder.iterdir()):
+        other = "test" if missing == ["train"] else "train"
+        raise BadImage(
+            f"{folder}: has a folder {other}/ and no {missing[0]}/; add it, or put all images into one folder, which "
+            "is then divided"
+        )
+    if not missing:
         found = {part: folder / part for part in PARTS if (folder / part).is_dir()}
         parts = {part: _usable(_items(path, left_out), left_out) for part, path in found.items()}
         chosen, how = True, "subfolders"
