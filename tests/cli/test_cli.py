@@ -35,6 +35,24 @@ def spen(*arguments: str, cwd: Path | None = None, **variables: str) -> subproce
     )
 
 
+# ── warnings ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_warnings_of_training_are_shown_as_lines_alone() -> None:
+    code = (
+        "import warnings, spen.cli, spen.cli.app\n"
+        "from spen.training import InertEnergyWarning\n"
+        "def app(**_):\n"
+        "    warnings.warn('a term is inert', InertEnergyWarning)\n"
+        "    warnings.warn('something else')\n"
+        "spen.cli.app.app = app\n"
+        "spen.cli.main()\n"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "inert" not in answer.stderr
+    assert "UserWarning: something else" in answer.stderr
+
+
 # ── quick answers ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+import warnings
+from typing import Any, NoReturn
 
 __all__ = ["Interrupted", "main"]
 
@@ -24,6 +25,7 @@ def main() -> None:
     debug = "--debug" in sys.argv[1:]
     if debug:
         sys.argv.remove("--debug")
+    warnings.showwarning = _show_warning
     try:
         from spen.cli.app import app
 
@@ -36,6 +38,15 @@ def main() -> None:
     if status == INTERRUPTED:
         _say("interrupted", INTERRUPTED)
     raise SystemExit(status if isinstance(status, int) else 0)
+
+
+_default = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """As Python does, except for the warnings of training: these are lines below that of their epoch."""
+    if category.__module__ != "spen.training.health":
+        _default(message, category, *where)
 
 
 def _end(error: BaseException) -> NoReturn:
