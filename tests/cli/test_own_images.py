@@ -122,6 +122,15 @@ def test_training_starts_from_a_trained_model(place: Path) -> None:
     assert answer.status == 0, answer.err
     before, after = (load_weights(Path(folder) / "model.safetensors") for folder in (RUN, "further"))
     assert all(torch.allclose(before[name], after[name], atol=1e-6) for name in before)
+    network = ("--set", "floor=0.004", "--set", "blind=false", "--set", "bf16=true")
+    answer = spen("train", "unet", *options, *network, "--out", "network")
+    assert answer.status == 0, answer.err
+    answer = spen("train", "denoise", *options, "--start", "network", "--out", "energy")
+    assert answer.status == 0, answer.err
+    before, after = (load_weights(Path(folder) / "model.safetensors") for folder in ("network", "energy"))
+    for name, value in before.items():
+        if name.startswith("init.prior."):
+            assert torch.allclose(value, after["energy.parts.prior.energy." + name[11:]], atol=1e-6)
     refused = spen("train", "denoise", *options, "--start", "dp-3", "--out", "other")
     assert refused.status == 2
     assert "do not fit the model that was built" in refused.err

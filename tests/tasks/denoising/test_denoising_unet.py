@@ -11,7 +11,7 @@ from spen.domains import Reals
 from spen.gradients import Exact, GradientStrategy, Written
 from spen.objectives import EndToEnd
 from spen.rules import Momentum
-from spen.tasks.denoising import unet
+from spen.tasks.denoising import unet, unet_gradient
 from spen.tasks.denoising.build import FillHoles, build, build_model
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.losses import Target, masked_squared_error
@@ -180,6 +180,23 @@ def test_rounded_operands_change_the_gradient_a_little() -> None:
     error = float((answers[0] - answers[1]).norm() / answers[0].norm())
     assert 1e-5 < error < 2e-2
     assert torch.allclose(noise, prior.net(planes), atol=2e-2)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 0.02)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_fused_backward_pass_of_a_slope_is_that_of_autograd(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, close: float, layout: torch.memory_format
+) -> None:
+    monkeypatch.setattr(unet_gradient, "_LARGE", 0)
+    bar, v, z = (t.to(dtype).to(memory_format=layout) for t in torch.randn(3, 2, 8, 6, 6))
+    wide_v, wide_z = (t.double().requires_grad_() for t in (v, z))
+    s = torch.sigmoid(wide_z)
+    expected = torch.autograd.grad(wide_v * s * (1 + wide_z * (1 - s)), (wide_v, wide_z), bar.double())
+    leaves = [t.requires_grad_() for t in (v, z)]
+    found = torch.autograd.grad(unet_gradient._Slope.apply(*leaves), leaves, bar)
+    for one, other in zip(found, expected, strict=True):
+        assert one.is_contiguous(memory_format=layout)
+        torch.testing.assert_close(one.double(), other, rtol=close, atol=close)
 
 
 def test_operands_are_rounded_on_a_cpu_in_training_alone_and_not_in_a_prior_that_a_gpu_compiles() -> None:

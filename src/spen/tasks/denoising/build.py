@@ -154,14 +154,16 @@ def build_model(system: System, scale: float, kind: Kind = "gaussian") -> spen.S
     )
 
 
-def build_objective(system: System) -> Objective:
+def build_objective(method: System | Network) -> Objective:
     """What training minimises."""
-    if system.objective == "hinge":
-        return StructuredHinge(summed_squared_error, truth=whole_truth)
     loss: Loss = masked_squared_error
-    if system.reads_noise:  # a range of noise: the squared error of the strongest would outweigh all others
-        loss = partial(log_squared_error, floor=system.floor)
-    return EndToEnd(loss, weights=system.iterate_loss)
+    if method.reads_noise:  # a range of noise: the squared error of the strongest would outweigh all others
+        loss = partial(log_squared_error, floor=method.floor)
+    if isinstance(method, Network):
+        return Feedforward(loss)
+    if method.objective == "hinge":
+        return StructuredHinge(summed_squared_error, truth=whole_truth)
+    return EndToEnd(loss, weights=method.iterate_loss)
 
 
 def whole_truth(target: Target) -> Tensor:  # (B, 1, H, W)
@@ -173,11 +175,10 @@ def whole_truth(target: Target) -> Tensor:  # (B, 1, H, W)
 def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
     """The model of a recipe and the objective it is trained with. A network is a SPEN whose Init does everything."""
     method = recipe.method
-    objective: Objective = Feedforward(masked_squared_error)
     if isinstance(method, Classical):
         raise ValueError(f"{recipe.name} has nothing to train by gradient")
     if isinstance(method, System):
-        model, objective = build_model(method, regime.scale, regime.kind), build_objective(method)
+        model = build_model(method, regime.scale, regime.kind)
     else:
         model = spen.SPEN(
             energy=DataTerm(),
@@ -186,7 +187,7 @@ def build(recipe: Recipe, regime: Regime) -> tuple[spen.SPEN, Objective]:
             minimizer=spen.Minimizer(Reals(), GradientDescent(1, 1e-3), Exact()),
         )
     model.origin = origin_of(recipe, regime)
-    return model, objective
+    return model, build_objective(method)
 
 
 def build_network(method: Network, scale: float) -> nn.Module:
@@ -194,7 +195,7 @@ def build_network(method: Network, scale: float) -> nn.Module:
     from spen.tasks.denoising.baselines.networks import ConvNet, ProximalNet
 
     if method.kind == "unet":
-        return UNetDenoiser(_unet(method, scale, torch.bfloat16, compiled=True))
+        return UNetDenoiser(_unet(method, scale, torch.bfloat16, compiled=not method.bf16))
     if method.kind == "proximal":
         return ProximalNet(filters=method.width, size=method.size, iterations=method.iterations, scale=scale)
     return ConvNet(

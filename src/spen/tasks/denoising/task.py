@@ -60,7 +60,11 @@ class Denoising(Task):
             _PEAK,
             _HOLES,
             _SPLIT_SEED,
-            Option("start", str, "A trained model of the same recipe to start from: photo, depth, or a folder."),
+            Option(
+                "start",
+                str,
+                "A trained model to start from: photo, depth, or a folder. A U-Net's energy may start from unet.",
+            ),
         ),
         "evaluate": (
             Option("every", int, "Score every n-th frame only.", least=1),

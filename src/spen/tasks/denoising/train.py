@@ -55,7 +55,8 @@ def train(
     """Train into a run folder; None if the ``seconds`` of ``fit_options`` ran out first (call again to resume).
 
     ``splits`` are the frames of the data set if they have been opened already; ``quick`` opens a few of them.
-    ``start`` is a trained model, shipped or in a folder, whose weights training starts from.
+    ``start`` is a trained model, shipped or in a folder, whose weights training starts from; an energy may start from
+    the recipe ``unet``.
     """
     splits = splits or open_splits(regime, quick=quick)
     description = describe_run(recipe, regime, quick=quick) | ({"start": start} if start else {})
@@ -74,7 +75,7 @@ def train(
     if start:
         saved = find_model(start)
         with fitting(saved.folder):
-            model.load_state_dict(saved.weights())
+            model.load_state_dict(starting_weights(saved.weights(), model.state_dict()))
     on_gpu = accelerator != "cpu" and devices_and_nodes(devices, nodes) == (1, 1) and torch.cuda.is_available()
     kind = recipe.noise_kind(regime)
     crops = Crops(
@@ -102,6 +103,19 @@ def train(
         **fit_options,
     )
     return run if run.complete else None
+
+
+def starting_weights(trained: dict[str, Tensor], first: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The trained weights; those of a feed-forward U-Net are the net of an energy, whose other weights are ``first``.
+
+    If R + af is the noise that the net finds, ∇½‖R + af‖² = Jᵀ(R + af) is nearly that noise itself: a denoiser makes
+    little of what it has removed. So a step of rate 1/weight is nearly the feed-forward net.
+    """
+    net, energy = "init.prior.", "energy.parts.prior.energy."
+    if not any(name.startswith(energy) for name in first):
+        return trained
+    found = {energy + name.removeprefix(net): value for name, value in trained.items() if name.startswith(net)}
+    return first | found if found else trained
 
 
 def stage_of(schedule: Schedule, objective: Objective) -> Stage:

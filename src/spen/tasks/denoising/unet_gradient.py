@@ -7,6 +7,7 @@ cuDNN. Here the backward pass is itself a net of ordinary (transposed) convoluti
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -106,9 +107,45 @@ class _Slope(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, bar: Tensor) -> tuple[Tensor, Tensor]:
         v, z = ctx.saved_tensors
+        if z.device.type == "cpu" and z.numel() >= _LARGE and z.stride() == v.stride() == bar.stride():
+            return _flat_bars(bar, v, z)
         s = torch.sigmoid(z)
         curvature = torch.addcmul(2 * s, z * s, 1 - 2 * s).mul_(1 - s)  # silu″ = s(1 − s)(2 + z(1 − 2s))
         return torch.ops.aten.silu_backward(bar, z), curvature.mul_(v).mul_(bar)
+
+
+_LARGE = 2**18  # elements; below that the backward pass of _Slope is not compiled on a CPU
+
+
+def _flat_bars(bar: Tensor, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    """The backward pass of ``_Slope`` as one loop over memory instead of eleven: a sixth of their time in bf16."""
+    if not z.is_contiguous(memory_format=torch.channels_last):
+        one, other = _compiled_bars()(*(t.contiguous().view(-1) for t in (bar, v, z)))
+        return one.view_as(z), other.view_as(z)
+    rows = z.permute(0, 2, 3, 1)
+    flat = (t.permute(0, 2, 3, 1).reshape(-1) for t in (bar, v, z))
+    one, other = (t.view_as(rows).permute(0, 3, 1, 2) for t in _compiled_bars()(*flat))
+    return one, other
+
+
+def _bars(bar: Tensor, v: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+    wide_bar, wide_v, wide_z = (t.to(torch.promote_types(t.dtype, torch.float32)) for t in (bar, v, z))
+    s = torch.sigmoid(wide_z)
+    bend = s * (1 - s)
+    curvature = bend * (2 + wide_z * (1 - 2 * s))
+    return (wide_bar * (s + wide_z * bend)).to(v.dtype), (wide_bar * wide_v * curvature).to(z.dtype)
+
+
+@cache
+def _compiled_bars() -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """``_bars`` by torch.compile, or as it is where there is no C++ compiler."""
+    compiled = torch.compile(_bars, dynamic=True)
+    try:
+        for dtype in (torch.float32, torch.bfloat16):
+            compiled(*(torch.zeros(64, dtype=dtype) for _ in range(3)))
+    except RuntimeError:
+        return _bars
+    return compiled
 
 
 def _slope(v: Tensor, z: Tensor) -> Tensor:
