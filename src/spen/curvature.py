@@ -59,9 +59,9 @@ def measure(model: SPEN, x: Any, *, iterations: int = 10) -> Stability:
     potential = potential.at(minimizer.rule.energy_step(minimizer.rule.steps - 1)).detached()
     v = torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z)
     growth = z.new_zeros(z.shape[0])
-    for _ in range(iterations):
+    for k in range(iterations):
         v = v / as_rows(flat(v).norm(dim=1).clamp_min(torch.finfo(v.dtype).tiny), v)
-        v = _applied(potential, domain, z, v)
+        v = _applied(potential, domain, z, v, search=k == 0)
         growth = flat(v).norm(dim=1)
     momentum = (float(getattr(minimizer.rule, name, 0.0)) for name in ("decay", "dampening"))
     return Stability(growth, float(rates().detach().max()), *momentum)
@@ -99,8 +99,8 @@ def _coordinates(domain: Domain, y: Tensor) -> Tensor:
     return inside.log() - (1 - inside).log()
 
 
-def _applied(potential: Potential, domain: Domain, z: Tensor, v: Tensor) -> Tensor:
+def _applied(potential: Potential, domain: Domain, z: Tensor, v: Tensor, *, search: bool) -> Tensor:
     """The derivative along v of the gradient that the descent follows."""
     point, direction = (z, v) if domain.through else torch.autograd.functional.jvp(domain.output, z, v)
-    product, _ = exact_product(potential, point, direction)
+    product, _ = exact_product(potential, point, direction, search=search)
     return torch.zeros_like(z) if product is None else product.detach()

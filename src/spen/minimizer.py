@@ -16,7 +16,9 @@ from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, check_features, identity, is_replica
 from spen.descent.trajectory import Trajectory
 from spen.gradients.auto import Auto
+from spen.gradients.second_order import Graph
 from spen.gradients.sharded import gathered
+from spen.gradients.snapshots import untouched
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 from spen.rules import Extended
 from spen.tensors import tree_map
@@ -117,9 +119,23 @@ class Minimizer(nn.Module):
         learns = chain(potential.parameters(), potential.feature_tensors(), [start], self.parameters())
         # parameters() of a replica by nn.DataParallel is empty, but they may require a gradient.
         wanted = any(t.requires_grad for t in learns) or is_replica(potential.energy)
-        if torch.is_grad_enabled() and wanted:
+        if torch.is_grad_enabled() and (wanted or _reads_unknown(descend, potential, start)):
             # An Init that expands one vector returns rows that share memory, into which no gradient can be written.
             own = start.contiguous() if 0 in start.stride() else start
             return self.gradient.run(descend, potential, own)
         with torch.no_grad():
             return self.gradient.predict(descend, potential, start)
+
+
+def _reads_unknown(descend: Descend, potential: Potential, start: Tensor) -> bool:
+    """Whether the energy reads a tensor that requires a gradient and is none of its parameters."""
+    if not start.shape[0]:
+        return False
+    found: list[Tensor] = []
+
+    def inspect(potential: Potential, energies: Tensor, point: Tensor) -> None:
+        found.extend(leaf for leaf in Graph.of(energies).leaves if leaf is not point)
+
+    with untouched(start.device, potential.energy):
+        potential.gradient(descend.first_point(start), inspect)
+    return bool(found)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import spen
-from spen.domains import Reals, Simplex
+from spen.curvature import measure
+from spen.domains import Box, Reals, Simplex
 from spen.energies import EntropySmoothed, Linear, Scaled, Sum
 from spen.gradients import Checkpointed, Exact, Truncated
+from spen.gradients.second_order import NotTwiceDifferentiable
 from spen.objectives import (
     ContrastiveDivergence,
     DeepValue,
@@ -27,6 +30,7 @@ from spen.objectives import (
     squared_error,
 )
 from spen.rules import GradientDescent
+from tests.gradients.test_once_differentiable import SquareOnce
 
 ORDER = "; the arguments are Minimizer(domain, rule, gradient, stop)"
 FORWARD = "; write a class with a forward method, whose parameters can then be learned"
@@ -216,3 +220,47 @@ def test_a_minimizer_prints_how_it_is_differentiated_and_stopped() -> None:
     assert "gradient=Exact(), stop=None" in repr(minimizer())
     shown = repr(minimizer(gradient=Truncated(2, Checkpointed()), stop=spen.RelativeChange(0.1), keep_gradients=True))
     assert "gradient=Truncated(steps=2, through=Checkpointed()), stop=RelativeChange(0.1), keep_gradients=True" in shown
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: Sum(**{"a.b": Linear()}), "a summand cannot be called 'a.b': names of modules have no dot"),
+        (
+            lambda: Linear()(torch.ones(3, 1), torch.ones(3)),
+            r"Linear has scores of shape \(3,\) for y of shape \(3, 1\): the scores need one row per example and as",
+        ),
+        (
+            lambda: Linear()(torch.ones(3, 3, 2), torch.ones(3, 2)),
+            r"Linear has scores of shape \(3, 2\) for y of shape \(3, 3, 2\): the scores need",
+        ),
+        (
+            lambda: GradientDescent(3, nn.Parameter(torch.tensor(0.2))),
+            "the rate is a tensor that requires a gradient, of which a rule takes the value alone: give numbers and",
+        ),
+        (lambda: GradientDescent(2.5), "a descent takes a whole number of steps, at least one, not 2.5"),  # type: ignore[arg-type]
+        (lambda: GradientDescent(True), "a descent takes a whole number of steps, at least one, not True"),
+    ],
+)
+def test_values_that_would_be_used_wrongly_are_refused(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        call()
+
+
+def test_whole_numbers_of_numpy_and_lists_of_bounds_are_taken() -> None:
+    assert GradientDescent(np.int64(3)).steps == 3  # type: ignore[arg-type]
+    box = Box(low=[0.0, -1.0], high=np.array([1.0, 2.0]))
+    assert torch.equal(box.output(torch.full((1, 2), -1000.0)), torch.tensor([[0.0, -1.0]]))
+    assert float(Linear()(torch.ones(2, 3, 2), torch.ones(2, 1, 2))[0]) == -6
+
+
+@pytest.mark.parametrize("objective", [ScoreMatching(), ScoreMatching(probes=None), DenoisingScoreMatching()])
+def test_score_matching_refuses_what_is_differentiable_once(objective: Any) -> None:
+    class Once(spen.Energy):
+        def forward(self, y: Tensor, features: Tensor) -> Tensor:
+            return (SquareOnce.apply(y) + y.square()).sum(1)
+
+    with pytest.raises(NotTwiceDifferentiable, match="score matching differentiates dE/dy, and SquareOnce in the"):
+        objective(model(energy=Once()), torch.ones(2, 3), torch.ones(2, 3))
+    with pytest.raises(NotTwiceDifferentiable, match="SquareOnce can be differentiated only once"):
+        measure(model(energy=Once()), torch.ones(2, 3))

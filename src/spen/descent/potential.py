@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from spen.energies.compose import evaluate, knows_step, terms_of
+from spen.energies.compose import changed_sum, evaluate, knows_step, terms_of
 from spen.tensors import CONSTANTS, flatten, select, tensors_of, tree_map, twice
 
 ScoreFunction = Callable[..., Tensor]  # (y, features), and the step for energies that know it
@@ -62,6 +62,11 @@ class Potential:
     def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:  # (B, …) -> (B,)
         output = self.view(point)
         energies = score(self.energy if part is None else part, output, self.features)
+        if not isinstance(energies, Tensor):
+            raise TypeError(
+                f"the energy {type(self.energy).__name__} returned a {type(energies).__name__}; it must return a "
+                f"tensor with one number per example, shape ({point.shape[0]},)"
+            )
         if energies.shape != (point.shape[0],):
             raise ValueError(
                 f"the energy returned shape {tuple(energies.shape)} for a batch of {point.shape[0]}; "
@@ -105,6 +110,12 @@ class Potential:
         terms = terms_of(self.energy)
         if not any(closed for _, _, closed in terms):
             return self.energy, None
+        if changed := changed_sum(self.energy):
+            raise ValueError(
+                f"the energy {changed} overrides forward or has a forward hook, so it may not be the sum of its terms, "
+                "of which finite differences differentiate the entropy exactly: override terms as well, or use "
+                "gradient=Checkpointed()"
+            )
         return _added([f for _, f, closed in terms if not closed]), _added([f for _, f, closed in terms if closed])
 
     def gradient(self, point: Tensor, inspect: Inspect | None = None) -> tuple[Tensor, Tensor]:

@@ -91,6 +91,18 @@ def terms_of(energy: nn.Module) -> list[Term]:
     return [(type(energy).__name__, energy, False)]
 
 
+def changed_sum(energy: nn.Module) -> str | None:
+    """The class of a part that overrides forward or has hooks, so may not be the sum of its ``terms``; or None."""
+    for part in energy.modules():
+        kinds = type(part).__mro__
+        own = [next((k for k in kinds if name in vars(k)), Energy) for name in ("forward", "terms")]
+        if not isinstance(part, Energy) or own[1] is Energy:
+            continue
+        if kinds.index(own[0]) < kinds.index(own[1]) or part._forward_hooks or part._forward_pre_hooks:
+            return type(part).__name__
+    return None
+
+
 def evaluate(energy: Callable[..., Tensor], y: Tensor, features: Features, t: Tensor | None = None) -> Tensor:
     """E(y; features), or E(y; features, t) with the step t (B,) if the energy, or a term of it, has ``knows_step``."""
     if t is None or (isinstance(energy, nn.Module) and not knows_step(energy)):
@@ -130,6 +142,8 @@ class Sum(Energy):
             for name, part in inner:
                 parts[_unused(name, parts)] = part
         for name, energy in named.items():
+            if "." in name:
+                raise ValueError(f"a summand cannot be called {name!r}: names of modules have no dot")
             if hasattr(nn.ModuleDict, name):
                 raise ValueError(
                     f"a summand cannot be called {name!r}, which torch's ModuleDict uses: name it otherwise"
@@ -214,7 +228,19 @@ class Linear(Energy):
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
         scores = features if self.scores is None else self.scores(features)
+        if scores.shape != y.shape and not _broadcasts(scores, y):
+            raise ValueError(
+                f"Linear has scores of shape {tuple(scores.shape)} for y of shape {tuple(y.shape)}: the scores need "
+                "one row per example and as many dimensions as y"
+            )
         return -flat(scores * y).sum(1)
+
+
+def _broadcasts(scores: Tensor, y: Tensor) -> bool:
+    """Whether the scores of each example are repeated to the shape of its y."""
+    if scores.dim() != y.dim() or scores.shape[0] != y.shape[0]:
+        return False
+    return all(a in (1, b) for a, b in zip(scores.shape, y.shape, strict=True))
 
 
 class NegativeEntropy(Energy):

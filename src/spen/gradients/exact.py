@@ -7,6 +7,7 @@ from torch import Tensor
 from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Inspect, Potential, identity
 from spen.energies import Energy
+from spen.energies.compose import knows_step
 from spen.gradients.second_order import require_second_derivative, require_twice_differentiable
 from spen.protocols import Formula, GradientStrategy
 
@@ -25,7 +26,7 @@ class Exact(GradientStrategy):
         def gradient(moving: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal inspect
             found = moving.differentiable_gradient(point, inspect)
-            inspect = None
+            inspect = inspect if knows_step(potential.energy) else None  # of every step if each may be another function
             return found
 
         return descend(potential, start, gradient)

@@ -35,9 +35,10 @@ class ForwardOverReverse(Replayed):
             except (NotImplementedError, RuntimeError) as error:
                 if "forward AD" not in str(error) and "forward mode" not in str(error):
                     raise
+                reason = str(error).partition(" Please file")[0].strip().rstrip(".")
                 raise NotTwiceDifferentiable(
-                    f"the energy {type(potential.energy).__name__} cannot be differentiated forward: {error} "
-                    "Use gradient=FiniteDifference(), which needs first derivatives alone"
+                    f"the energy cannot be differentiated forward: {reason}. Use gradient=Checkpointed() or "
+                    "gradient=Compiled(Checkpointed()), which differentiate backward twice"
                 ) from error
             tangents = [None if g is None else forward_ad.unpack_dual(g).tangent for g in gradients]
         at_point, *rest = (None if t is None else t.detach() for t in tangents)

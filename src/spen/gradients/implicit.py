@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, identity
 from spen.energies.compose import knows_step
 from spen.gradients.replay import Replayed, autocast_of, refuse_replica, through_or_default
+from spen.gradients.second_order import require_known_tensors
 from spen.gradients.snapshots import Held
 from spen.protocols import Domain, GradientStrategy
 from spen.tensors import flat
@@ -70,7 +72,11 @@ class Implicit(GradientStrategy):
                 "such as Checkpointed()"
             )
         plain = Potential.of(potential.energy, potential.features, identity)
-        tape = _Tape(descend.domain, plain.detached(), self, Held(potential.energy, descend.domain), autocast_of(start))
+        cut, held = plain.detached(), Held(potential.energy, descend.domain)
+        through = self.through
+        cut.gradient(path.outputs[-1], partial(require_known_tensors, twice=through.exact, forward=through.forward))
+        held.settle()
+        tape = _Tape(descend.domain, cut, self, held, autocast_of(start))
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
         return path
 

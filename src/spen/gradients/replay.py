@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 
 from spen.descent.loop import Descend, Iterates, Step
 from spen.descent.potential import Inspect, Potential, ScoreFunction, is_replica
+from spen.energies.compose import knows_step
 from spen.gradients.second_order import Products, exact_product, plus, require_known_tensors, vjp
 from spen.gradients.snapshots import Held, States, drawing_from, generators, same, set_generators
 from spen.protocols import GradientStrategy
@@ -96,7 +97,7 @@ class Tape:
     last: int | None = None  # differentiate this many last steps of each example; None: all
     gradient: Evaluation = Potential.gradient
     keep: float = 0.0  # the share of the steps, from the last one on, whose results are cached
-    inspect: Inspect | None = None  # called with the graph of the energy's first evaluation
+    inspect: Inspect | None = None  # called with the energy's first graph; with each one if the energy knows the step
     check: Callable[[Sequence[Tensor | None]], None] = lambda cotangents: None  # before the backward pass; may raise
     detached: bool = False  # detach iterates and states from the step before
     learned: list[Tensor] = field(default_factory=list)  # parameters of rule and domain
@@ -125,6 +126,7 @@ class Tape:
             self.potential = replace(self.potential, draws=True)
             set_generators(begin, start.device)
             saved = self._record(start)
+        self.held.settle()
         return saved
 
     def _record(self, start: Tensor) -> list[Tensor]:
@@ -138,7 +140,7 @@ class Tape:
         def evaluate(potential: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
             nonlocal cached, drawn
             drawn = generators(point.device) if self.potential.draws else ()
-            if self.inspect is not None and not self.steps:
+            if self.inspect is not None and (not self.steps or knows_step(potential.energy)):
                 return potential.gradient(point, self.inspect)
             g, energies, *others = self.gradient(potential, point)
             cached = tuple(others) if len(self.steps) >= first else ()

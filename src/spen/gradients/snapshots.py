@@ -55,7 +55,8 @@ class Held:
     """The fields, parameters, buffers and submodules of some modules as they are now.
 
     All of these may be replaced before the backward pass: ``torch.func.functional_call`` replaces tensors, ``eval()``
-    the mode, a schedule a number.
+    the mode, a schedule a number. Tensors that are changed in place in between cannot be put back: that is an error.
+    Those that the evaluation itself changes, between the creation and ``settle``, are left out: running means.
     """
 
     def __init__(self, *modules: nn.Module) -> None:
@@ -63,6 +64,24 @@ class Held:
         places: list[Any] = [own for p in parts for own in (p.__dict__, p._parameters, p._buffers, p._modules)]
         self._places = [(own, dict(own)) for own in places]
         self._kinds = [(part, type(part)) for part in parts]
+        # Those that require a gradient are inputs of the autograd Function, and compared by autograd.
+        found = (value for _, own in self._places for value in own.values() if isinstance(value, Tensor))
+        self._tensors = [(t, t._version) for t in found if not t.requires_grad and not t.is_inference()]
+
+    def settle(self) -> None:
+        """Forget the tensors that have been changed since."""
+        self._tensors = [(tensor, version) for tensor, version in self._tensors if tensor._version == version]
+
+    def require_unchanged(self) -> None:
+        """Raise if a tensor was changed in place."""
+        for tensor, version in self._tensors:
+            if tensor._version != version:
+                named = ((name, value) for _, own in self._places for name, value in own.items())
+                name = next(name for name, value in named if value is tensor)
+                raise RuntimeError(
+                    f"the tensor {name!r} of shape {tuple(tensor.shape)}, which the descent has read, was changed in "
+                    "place before the backward pass: call backward before the change, or use gradient=Exact()"
+                )
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
@@ -73,6 +92,7 @@ class Held:
                     f"a module that was a {kind.__name__} in the descent is a {type(part).__name__} in the backward "
                     "pass, as parametrizations make it: call backward before the change, or use gradient=Exact()"
                 )
+        self.require_unchanged()
         changed = [
             (own, then, dict(own))
             for own, then in self._places

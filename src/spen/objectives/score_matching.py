@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from spen.descent.potential import Potential
+from spen.gradients.second_order import Graph, NotTwiceDifferentiable
 from spen.model import SPEN
 from spen.objectives.checks import require_truth
 from spen.objectives.coordinates import checked_margin, in_coordinates
@@ -32,7 +34,7 @@ class ScoreMatching(Objective):
         _, potential, z = in_coordinates(model, model.features(x), target, self.truth, self.margin)
         with torch.enable_grad():
             point = z.detach().requires_grad_()
-            slope, _ = potential.differentiable_gradient(point)
+            slope, _ = potential.differentiable_gradient(point, _inspect)
             bends = [flat(row * v).sum(1) for row, v in self._products(slope, point)]
         trace = sum(bends[1:], bends[0]) / (self.probes or 1)
         return (0.5 * flat(slope.square()).sum(1) - trace).mean()
@@ -62,8 +64,18 @@ class DenoisingScoreMatching(Objective):
     def __call__(self, model: SPEN, x: Any, target: Any) -> Tensor:
         _, potential, z = in_coordinates(model, model.features(x), target, self.truth, self.margin)
         epsilon = torch.randn_like(z)
-        slope, _ = potential.differentiable_gradient((z + self.noise * epsilon).detach())
+        slope, _ = potential.differentiable_gradient((z + self.noise * epsilon).detach(), _inspect)
         return 0.5 * flat((self.noise * slope - epsilon).square()).sum(1).mean()
+
+
+def _inspect(potential: Potential, energies: Tensor, point: Tensor) -> None:
+    """Refuse an energy whose gradient cannot be differentiated: autograd would leave such a term out."""
+    known = [point, *potential.feature_tensors(), *potential.parameters()]
+    if names := Graph.of(energies, known).once_differentiable:
+        raise NotTwiceDifferentiable(
+            f"score matching differentiates dE/dy, and {' or '.join(names)} in the energy can be differentiated only "
+            "once: write it with differentiable operations, or train by another objective"
+        )
 
 
 def _curve(slope: Tensor, point: Tensor, direction: Tensor) -> Tensor:

@@ -214,6 +214,7 @@ class GraphReplay(torch.autograd.Function):
         captured: Captured = ctx.captured
         start, *_ = ctx.saved_tensors
         ctx.tape.check(cotangents)
+        ctx.tape.held.require_unchanged()
         if ctx.lease.number == captured.lease and captured.pattern == pattern_of(cotangents):
             bars = captured.pull_back(cotangents)
             captured.free = True
