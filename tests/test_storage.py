@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from spen.storage import noted, save_weights, write_whole
 
@@ -36,3 +38,26 @@ def test_weights_may_be_read_by_whoever_may_read_other_files(tmp_path: Path) -> 
     (tmp_path / "text").write_text("")
     save_weights({"w": torch.zeros(1)}, tmp_path / "w.safetensors")
     assert (tmp_path / "w.safetensors").stat().st_mode == (tmp_path / "text").stat().st_mode
+
+
+class Stateful(nn.Linear):
+    """A module whose state dict holds more than tensors."""
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"version": 1}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        assert state == {"version": 1}
+
+
+@pytest.mark.parametrize(
+    ("weights", "sentence"),
+    [
+        (Stateful(2, 2).state_dict(), "_extra_state of the state dict is a dict, and weights are stored as tensors"),
+        ({"a": torch.zeros(2, dtype=torch.complex128)}, "a is of type torch.complex128, which safetensors cannot"),
+    ],
+)
+def test_what_no_file_can_hold_is_refused(tmp_path: Path, weights: Any, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        save_weights(weights, tmp_path / "w.safetensors")
+    assert not list(tmp_path.iterdir())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["load_weights", "noted", "replacing", "save_weights", "write_json", "write_whole"]
+__all__ = ["check_storable", "load_weights", "noted", "replacing", "save_weights", "write_json", "write_whole"]
 
 
 @contextmanager
@@ -62,10 +62,25 @@ def save_weights(weights: Mapping[str, Tensor], path: Path, metadata: dict[str, 
             os.fsync(file.fileno())
 
 
+def check_storable(weights: Mapping[str, Any]) -> None:
+    """Raise if a state dict holds what a safetensors file cannot."""
+    import torch
+
+    for name, value in weights.items():
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"{name} of the state dict is a {type(value).__name__}, and weights are stored as tensors alone: keep "
+                "it in a buffer instead of get_extra_state"
+            )
+        if value.dtype in (torch.complex128, torch.complex32):
+            raise ValueError(f"{name} is of type {value.dtype}, which safetensors cannot store: keep its view_as_real")
+
+
 def _apart(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies of what shares memory, which safetensors refuses to write."""
     apart: dict[str, Tensor] = {}
     places: set[int] = set()
+    check_storable(weights)
     for name, weight in weights.items():
         value = weight.detach().cpu().contiguous()
         place = value.untyped_storage().data_ptr()

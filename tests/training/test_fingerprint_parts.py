@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spen.energies import Energy, Linear, NegativeEntropy, Scaled, SoftNand
 from spen.objectives import (
@@ -191,3 +191,52 @@ def test_objectives_with_samplers_and_search_are_told_apart() -> None:
         joint(EndToEnd(squared_error, weights=[1.0, 3.0]), epochs=1)
     )
     assert Run.__name__ in describe(Run)
+
+
+def _weighted(weights: Any) -> Any:
+    return lambda y, target: ((y - target).square() * torch.as_tensor(weights)).mean((1, 2))
+
+
+def _looked_up(table: Any) -> Any:
+    return lambda y, target: (y - target).square().mean((1, 2)) * table["weight"]
+
+
+class Weights:
+    """Numbers in an object."""
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+
+@pytest.mark.parametrize(
+    ("make", "one", "other"),
+    [
+        (_weighted, np.ones(4), np.array([1.0, 0, 0, 0])),
+        (_looked_up, {"weight": 1.0}, {"weight": 2.0}),
+        (lambda w: lambda y, target: (y - target).square().mean((1, 2)) * w.weight, Weights(1.0), Weights(2.0)),
+        (lambda m: lambda y, target: m(y).mean((1, 2)), nn.Linear(4, 4), nn.Linear(4, 4)),
+    ],
+    ids=["array", "dict", "object", "module"],
+)
+def test_what_the_closure_of_a_loss_holds_counts(make: Any, one: Any, other: Any) -> None:
+    found = [describe(make(value)) for value in (one, one, other)]
+    assert found[0] == found[1] != found[2]
+
+
+RECURSIVE: dict[str, Any] = {}
+
+
+def _reads_itself(y: torch.Tensor) -> Any:
+    return RECURSIVE["loss"] if y is None else y
+
+
+RECURSIVE["loss"] = _reads_itself
+
+
+def test_a_function_in_a_table_that_it_reads_is_described() -> None:
+    assert json.dumps(describe(_reads_itself))
+
+
+def test_the_tensor_that_weighs_an_energy_counts() -> None:
+    one, again, other = (describe_module(torch.tensor(w) * Linear(), values=False) for w in (0.5, 0.5, 5.0))
+    assert one == again != other

@@ -206,7 +206,11 @@ def test_options_of_a_stage_do_something(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda: pretrain(squared_error, epochs=0), "stage 'pretrain' needs at least one epoch and a positive"),
+        (
+            lambda: pretrain(squared_error, epochs=0),
+            "stage 'pretrain' needs a whole number of epochs, at least one, and a positive",
+        ),
+        (lambda: joint(squared_error, epochs=1.5), "stage 'joint' needs a whole number of epochs, .* not 1.5 and"),  # type: ignore[arg-type]
         (lambda: joint(EndToEnd(squared_error), epochs=1, epsilon=0.0), "stage 'joint': epsilon must be positive"),
         (lambda: joint(EndToEnd(squared_error), epochs=1, decay_to=0.0), r"decay_to must lie in \(0, 1\], not 0.0"),
         (
@@ -283,7 +287,7 @@ def test_a_minimizer_without_a_step_rule_is_explained_too(tmp_path: Path) -> Non
     target[6] = torch.nan
     source = TensorSource(torch.zeros(8, 2), target, 4, shuffle=False)
     stage = joint(EndToEnd(squared_error, weights="last"), epochs=1)
-    with pytest.raises(NonFinite, match="descent is finite at every step, but back-propagating it is not, .* batch 1"):
+    with pytest.raises(NonFinite, match="finite at every step, but the loss of batch 1 in epoch 0 is nan: check the"):
         fit(model, [stage], source, source, toy.MSE(), out=tmp_path, accelerator="cpu", progress=False)
     sentence = "the energy of the term 'Quiet' is not finite at step 0 of the descent, examples [1] of batch 3"
     model.init = Middle()

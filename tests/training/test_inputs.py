@@ -5,14 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import spen
 from spen.objectives import EndToEnd, squared_error
 from spen.training import Run, Stage, TensorSource, clamped, fit, joint
+from spen.training.fingerprint import describe
 from spen.training.sources import LoaderSource, MeanOf, as_source
 from tests.training import toy
 
@@ -163,3 +174,84 @@ def test_a_run_folder_of_any_model_is_opened_with_its_builder(tmp_path: Path) ->
     model = spen.SPEN.from_pretrained(run.folder, build=toy.build_model)
     assert all(torch.equal(value, run.load()[name]) for name, value in model.state_dict().items())
     assert model(dev.x).output.shape == (32, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("x", "target", "sentence"),
+    [
+        (np.zeros((4, 6)), torch.zeros(4), "x must hold a tensor with one row per example, and is of type ndarray"),
+        (torch.zeros(4, 6), np.zeros(4), "target must hold a tensor .* of type ndarray: give torch.as_tensor"),
+        (torch.zeros(4, 6), [0.0, 1.0, 2.0, 3.0], "target must hold a tensor with one row per example, .* type list"),
+        (torch.zeros(4, 6), (torch.zeros(4), np.zeros(4)), "target holds an array beside its tensors: give torch"),
+        ((torch.zeros(4, 6), torch.tensor(2.0)), torch.zeros(4), "x holds a tensor without rows beside its tensors"),
+    ],
+)
+def test_what_would_not_be_shuffled_along_is_refused(x: Any, target: Any, sentence: str) -> None:
+    with pytest.raises(TypeError, match=sentence):
+        TensorSource(x, target, 2)
+
+
+def test_data_without_a_batch_are_refused() -> None:
+    with pytest.raises(ValueError, match="the data hold no example"):
+        TensorSource(torch.zeros(0, 6), torch.zeros(0), 2)
+    with pytest.raises(ValueError, match="4 examples make no batch of 8: leave drop_last out"):
+        TensorSource(torch.zeros(4, 6), torch.zeros(4), 8, drop_last=True)
+
+
+def _difference(y: Tensor, target: Tensor) -> Tensor:
+    return y - target
+
+
+@pytest.mark.parametrize("reduce", [lambda d: d.mean(1), lambda d: d.mean(), lambda d: d.mean()[None]])
+def test_a_metric_returns_one_number_per_example_or_their_mean(reduce: Any) -> None:
+    metric = MeanOf(lambda y, target: reduce(_difference(y, target)))
+    metric.update(torch.arange(6.0).view(3, 2), torch.zeros(3, 2))
+    assert float(metric.compute()) == 2.5
+
+
+def test_a_metric_of_other_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"the metric returned shape \(3, 2\) for a batch of 3: it must return one"):
+        MeanOf(_difference).update(torch.zeros(3, 2), torch.zeros(3, 2))
+
+
+class Disturbed(Dataset[Any]):
+    """Augmentation with an option."""
+
+    def __init__(self, sigma: float) -> None:
+        self.sigma = sigma
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return torch.full((6,), self.sigma * index), torch.zeros(3, 4)
+
+
+def _pairs(x: Tensor, **options: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(x, x), batch_size=2, **options)
+
+
+def _drawn(*weights: float) -> DataLoader[Any]:
+    return _pairs(torch.zeros(2), sampler=WeightedRandomSampler(weights, 2))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_pairs(torch.zeros(5)), _pairs(torch.ones(5))),
+        (_pairs(torch.zeros(5)), _pairs(torch.zeros(5), drop_last=True)),
+        (_pairs(torch.zeros(5)), _pairs(torch.zeros(5), shuffle=True)),
+        (_pairs(torch.zeros(5)), _pairs(torch.zeros(5), collate_fn=lambda rows: rows)),
+        (DataLoader(Disturbed(0.1)), DataLoader(Disturbed(5.0))),
+        (DataLoader(Subset(Disturbed(0.1), [0, 1])), DataLoader(Subset(Disturbed(0.1), [0, 2]))),
+        (_drawn(1, 1), _drawn(1, 9)),
+        (
+            DataLoader(Disturbed(0.1), batch_sampler=BatchSampler([0, 1], 2, drop_last=False)),
+            DataLoader(Disturbed(0.1), batch_sampler=BatchSampler([0, 2], 2, drop_last=False)),
+        ),
+    ],
+    ids=["data", "drop_last", "shuffle", "collate_fn", "option", "subset", "sampler", "batch_sampler"],
+)
+def test_loaders_of_other_data_are_told_apart(one: DataLoader[Any], other: DataLoader[Any]) -> None:
+    found = [describe(LoaderSource(loader, 0).fingerprint()) for loader in (one, one, other)]
+    assert found[0] == found[1] != found[2]

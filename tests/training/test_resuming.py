@@ -23,7 +23,10 @@ class Killed(Exception):
     pass
 
 
-DIE = {"at": 0}  # the number of the score that kills the run; no option of the metric, which is compared
+class Death:
+    """When a run is killed. No option of the metric, which is compared with that of the folder."""
+
+    at = 0  # the number of the score
 
 
 class Scores(toy.MSE):
@@ -40,11 +43,11 @@ class Scores(toy.MSE):
 
 def _train(out: Path, last: Stage, *, die_at: int = 0, **options: Any) -> Run:
     def score(call: int, value: Tensor) -> Tensor:
-        if call == DIE["at"]:
+        if call == Death.at:
             raise Killed
         return value
 
-    DIE["at"] = die_at
+    Death.at = die_at
     train, dev = toy.build_data()
     stages = [*toy.build_stages(1)[:2], last]
     fixed = {"out": out, "accelerator": "cpu", "progress": False}

@@ -43,10 +43,10 @@ def main() -> None:
 _default = warnings.showwarning
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """As Python does, except for the warnings of training: these are lines below that of their epoch."""
     if category.__module__ != "spen.training.health":
-        _default(message, category, *where)
+        _default(message, category, *where, **more)
 
 
 def _end(error: BaseException) -> NoReturn:

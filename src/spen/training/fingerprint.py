@@ -21,8 +21,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
+from spen.energies import Scaled
 from spen.model import SPEN
 from spen.parameters import Positive
+from spen.storage import check_storable
 from spen.training.sources import Source
 from spen.training.stages import Stage
 
@@ -66,8 +68,10 @@ def fingerprint(
 
 
 def hash_weights(model: SPEN) -> str:
-    """A hash of the parameters and buffers."""
-    return _hash({name: digest(value) for name, value in model.state_dict().items()})
+    """A hash of the parameters and buffers, which a file can hold."""
+    weights = model.state_dict()
+    check_storable(weights)
+    return _hash({name: digest(value) for name, value in weights.items()})
 
 
 def differences(known: dict[str, Any], now: dict[str, Any]) -> str:
@@ -128,11 +132,11 @@ def options(value: object, inner: Any = describe) -> dict[str, Any]:
     attributes = getattr(value, "__dict__", {})
     found: dict[str, Any] = {}
     complete = True
-    for name in _arguments(type(value)):
+    for name, many in _arguments(type(value)):
         attribute = next((a for a in (name, f"_{name}") if a in attributes), None)
         if attribute is not None:
             found[name] = attributes[attribute]
-        elif name not in getattr(value, "_modules", ()) and name not in getattr(value, "_parameters", ()):
+        elif not many and name not in getattr(value, "_modules", ()) and name not in getattr(value, "_parameters", ()):
             complete = False  # modules and parameters are described by describe_module
     if not complete:
         found |= {k: v for k, v in attributes.items() if k[0] != "_" and k != "training" and _is_simple(v)}
@@ -142,16 +146,20 @@ def options(value: object, inner: Any = describe) -> dict[str, Any]:
 def describe_module(module: nn.Module, *, values: bool) -> dict[str, Any]:
     """Class and options of every submodule; names, shapes and types of parameters and buffers.
 
-    With ``values`` the numbers in the buffers count too. Those in parameters never do: training changes them.
+    With ``values`` the numbers in the buffers count too; that of a fixed weight always does. Those in parameters never
+    do: training changes them.
     """
     found: dict[str, Any] = {}
     for name, part in module.named_modules():
         found[name or "(whole)"] = _submodule(part, module)
     for name, parameter in module.named_parameters():
-        found[name] = "a parameter without a shape yet" if is_lazy(parameter) else f"parameter, {_shape(parameter)}"
+        shape = "a parameter without a shape yet" if is_lazy(parameter) else f"parameter, {_shape(parameter)}"
+        found[name] = shape if parameter.requires_grad else f"{shape}, not trained"
     for name, buffer in module.named_buffers():
-        if not isinstance(module.get_submodule(name.rpartition(".")[0]), Positive):
-            found[name] = f"buffer, {digest(buffer) if values and not is_lazy(buffer) else _shape(buffer)}"
+        owner = module.get_submodule(name.rpartition(".")[0])
+        if not isinstance(owner, Positive):
+            counts = (values or isinstance(owner, Scaled)) and not is_lazy(buffer)
+            found[name] = f"buffer, {digest(buffer) if counts else _shape(buffer)}"
     return found
 
 
@@ -250,9 +258,20 @@ def _code_of(function: types.FunctionType, seen: set[int]) -> Any:
     def value(item: Any) -> Any:
         if isinstance(item, types.FunctionType):
             return item.__qualname__ if _is_known(item) else _code_of(item, seen)
-        if isinstance(item, Tensor) or _is_simple(item):
+        if isinstance(item, Tensor | np.ndarray | np.generic) or _is_simple(item):
             return describe(item)
-        return type(item).__qualname__
+        if id(item) in seen or isinstance(item, type | types.ModuleType):
+            return type(item).__qualname__
+        seen.add(id(item))
+        if isinstance(item, Mapping):
+            return {str(key): value(inner) for key, inner in item.items()}
+        if isinstance(item, Set):
+            return sorted((value(inner) for inner in item), key=repr)
+        if isinstance(item, list | tuple):
+            return [value(inner) for inner in item]
+        if isinstance(item, nn.Module):
+            return [type(item).__qualname__, {name: digest(tensor) for name, tensor in item.state_dict().items()}]
+        return [type(item).__qualname__, options(item, value)]
 
     code = function.__code__
     named = {name: function.__globals__[name] for name in _names(code) if name in function.__globals__}
@@ -315,15 +334,16 @@ def _is_known(function: types.FunctionType) -> bool:
     return _package(function) in LIBRARIES and "<" not in function.__qualname__
 
 
-def _arguments(kind: type) -> list[str]:
+def _arguments(kind: type) -> list[tuple[str, bool]]:
+    """(name, whether it takes any number) of the arguments of the constructor: ``*tensors`` of a TensorDataset, say."""
     try:
         parameters = inspect.signature(kind).parameters.values()
     except (TypeError, ValueError):
         return []
     return [
-        p.name
+        (p.name, p.kind == p.VAR_POSITIONAL)
         for p in parameters
-        if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and p.name not in ("device", "dtype")
+        if p.kind != p.VAR_KEYWORD and p.name not in ("device", "dtype")
     ]
 
 

@@ -78,12 +78,17 @@ def fit(
     always shows both, False neither. Faults are reported in any case. ``logger``, of Lightning (TensorBoard, Weights &
     Biases, MLflow, CSV), or a list of them, gets ``NAME/loss`` and ``NAME/dev`` of the stage NAME after each epoch; its
     step counts the epochs of all stages. The model is left with the best weights.
+
+    Parameters with ``requires_grad=False`` stay as they are. A model in eval mode is set to train mode; parts in eval
+    mode of a model that is in train mode stay so.
     """
     score, higher = as_metric(metric, higher_is_better)
     devices, nodes = devices_and_nodes(devices, nodes)
     rejoin_after_restart(accelerator)
     loggers = _check_loggers(logger)
     names = [stage.name for stage in stages]
+    if not stages:
+        raise ValueError("fit needs at least one stage, such as joint(EndToEnd(loss), epochs=10)")
     if len(set(names)) != len(names):
         raise ValueError(f"stages need different names, not {names}")
     several = devices * nodes > 1
@@ -116,7 +121,7 @@ def fit(
         "enable_progress_bar": bar,
     }
     run = job.run
-    with job.termination.watched(), run.locked() if is_main_process() else nullcontext():
+    with job.termination.watched(), run.locked() if is_main_process() else nullcontext(), _same_parameters(model):
         if is_main_process():
             Run.begin(out, recipe or {}, seed)
             own = fingerprint(model, stages, job.train, job.dev, score, devices * nodes, precision, higher_is_better)
@@ -129,7 +134,6 @@ def fit(
                 return run
             model.load_state_dict(load_weights(run.best(number)))
         _load_result(job)
-        model.requires_grad_(True)
         if not run.complete and is_main_process():
             run.save(model.state_dict())
         if dist.is_available() and dist.is_initialized():
@@ -140,8 +144,10 @@ def fit(
 def _fit_stage(job: Job, number: int, trainer_options: dict[str, Any]) -> bool:
     """Train one stage to its end; False if the time was up."""
     stage, run = job.stages[number], job.run
+    if not job.model.training:
+        job.model.train()
     module, epochs = StageModule(job, number), EpochEnd(job, number)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _same_parameters(job.model):
         _filter_warnings(several=trainer_options["strategy"] != "auto")
         # To stderr: stdout is for the result of a command.
         bar = [RichProgressBar(console_kwargs={"stderr": True})] if trainer_options["enable_progress_bar"] else []
@@ -178,6 +184,17 @@ def _fit_stage(job: Job, number: int, trainer_options: dict[str, Any]) -> bool:
         epochs.finish()
     trainer.strategy.barrier()
     return True
+
+
+@contextmanager
+def _same_parameters(model: SPEN) -> Iterator[None]:
+    """Afterwards the same parameters require a gradient as before: a stage switches it off for those that it clamps."""
+    wanted = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    try:
+        yield
+    finally:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(wanted.get(name, True))
 
 
 def _filter_warnings(*, several: bool) -> None:

@@ -101,8 +101,8 @@ def _check_term(name: str, term: ScoreFunction, y: Tensor, features: Any, tolera
             )
 
 
-def explain_non_finite(model: SPEN, x: Any, batch: str) -> NonFinite:
-    """Run the descent again and name the first value in it that is not finite."""
+def explain_non_finite(model: SPEN, x: Any, batch: str, loss: Tensor | None = None) -> NonFinite:
+    """Run the descent again and name the first value in it that is not finite; then the loss, then the gradients."""
     with torch.no_grad():
         features = model.features(x)
         start = model.init(features)
@@ -120,6 +120,11 @@ def explain_non_finite(model: SPEN, x: Any, batch: str) -> NonFinite:
                         f"{what} of the term {name!r} is not finite at step {step} of the descent, "
                         f"examples {_rows(value)} of {batch}: lower the rates or the learning rate, or clip"
                     )
+    if loss is not None and not bool(loss.isfinite()):
+        return NonFinite(
+            f"the descent is finite at every step, but the loss of {batch} is {float(loss)}: check the loss function "
+            "and the targets of this batch"
+        )
     names = [n for n, p in model.named_parameters() if p.grad is not None and not bool(p.grad.isfinite().all())]
     where = f"in {', '.join(names[:3])}" if names else "in the loss"
     return NonFinite(

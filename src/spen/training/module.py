@@ -62,7 +62,7 @@ class StageModule(pl.LightningModule):
         self.score = math.nan
         self._unchecked = any(not isinstance(s.objective, Feedforward) for s in job.stages)
         self._batch: Any = None
-        self._pending: tuple[Tensor, Any, int] | None = None  # an update, and whether it was finite
+        self._pending: tuple[Tensor, Tensor, Any, int] | None = None  # whether an update was finite, its loss and batch
         self._trajectory: Trajectory | None = None
         self._hook = self.model.minimizer.register_forward_hook(self._keep_trajectory)
         self._free = self.stage.trained(self.model)
@@ -146,7 +146,7 @@ class StageModule(pl.LightningModule):
         if self._trajectory is not None:
             finite = finite & self._trajectory.is_finite()
         self._check_pending()
-        self._pending = (finite, *self._batch)
+        self._pending = (finite, self.losses[-1], *self._batch)
         if optimizer.param_groups[0].get("fused"):
             # The device skips an update that is not finite. The host checks it one step later, without waiting.
             optimizer.found_inf = (~finite).float()
@@ -160,7 +160,8 @@ class StageModule(pl.LightningModule):
         """Raise if the pending update was not finite, with the place where it began."""
         pending, self._pending = self._pending, None
         if pending is not None and not bool(pending[0]):
-            raise explain_non_finite(self.model, pending[1], f"batch {pending[2]} in epoch {self.current_epoch}")
+            _, loss, x, index = pending
+            raise explain_non_finite(self.model, x, f"batch {index} in epoch {self.current_epoch}", loss)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.average is not None:

@@ -7,12 +7,13 @@ from copy import copy
 from itertools import islice
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, DistributedSampler
 from torchmetrics import Metric
 
-from spen.tensors import select, tensors_of
+from spen.tensors import flatten, select, tensors_of
 
 
 class Source(Protocol):
@@ -56,12 +57,18 @@ class TensorSource:
     ) -> None:
         self.x, self.target = x, target
         self.batch_size, self.shuffle, self.drop_last, self.seed = batch_size, shuffle, drop_last, seed
+        for name, tree in (("x", x), ("target", target)):
+            _check_tree(name, tree)
         sizes = {leaf.shape[0] for leaf in [*tensors_of(x), *tensors_of(target)]}
         if len(sizes) != 1:
             raise ValueError(f"inputs and targets must have the same number of examples, not {sorted(sizes)}")
         if batch_size < 1:
             raise ValueError(f"a batch has at least one example, not {batch_size}")
         (self.size,) = sizes
+        if drop_last and self.size < batch_size:
+            raise ValueError(f"{self.size} examples make no batch of {batch_size}: leave drop_last out")
+        if not self.size:
+            raise ValueError("the data hold no example")
 
     def seeded(self, seed: int) -> TensorSource:
         """This source with the seed of a run, unless it has its own."""
@@ -93,12 +100,28 @@ class TensorSource:
         return min(self.count(world), len(range(rank, -(-self.size // self.batch_size), world)))
 
 
+def _check_tree(name: str, tree: Any) -> None:
+    """Refuse arrays and lists of numbers: rows are drawn from tensors alone, so these would not be shuffled along."""
+    leaves = flatten(tree)[0]
+    if tree is not None and not any(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
+        kind = type(tree).__name__
+        raise TypeError(f"{name} must hold a tensor with one row per example, and is of type {kind}: {_AS_TENSOR}")
+    for leaf in leaves:
+        if isinstance(leaf, np.ndarray) or (isinstance(leaf, Tensor) and not leaf.dim()):
+            kind = "an array" if isinstance(leaf, np.ndarray) else "a tensor without rows"
+            raise TypeError(f"{name} holds {kind} beside its tensors: {_AS_TENSOR}")
+
+
+_AS_TENSOR = "give torch.as_tensor(values), whose first dimension counts the examples"
+
+
 class LoaderSource:
     """The batches (x, target) of a ``DataLoader``, with its workers, sampler and augmentation.
 
     The generators of the loader and of its sampler are seeded for each epoch, so a resumed run sees the same batches.
     With several processes each takes every n-th batch, and the last may repeat; a loader with a ``DistributedSampler``
-    divides them itself.
+    divides them itself. ``persistent_workers`` keep their random numbers from epoch to epoch, so with them a resumed
+    run draws another augmentation.
     """
 
     def __init__(self, loader: DataLoader[Any], seed: int) -> None:
@@ -133,15 +156,23 @@ class LoaderSource:
         return self.size if self.divides else len(range(rank, self.size, world))
 
     def fingerprint(self) -> dict[str, Any]:
-        """The class and length of the dataset, the batch size and the sampler."""
-        dataset: Any = self.loader.dataset
+        """The dataset with the arguments it was made with, how it is batched, and the sampler with its options."""
+        loader: Any = self.loader
+        sampler = loader.sampler if loader.batch_size is not None else loader.batch_sampler or loader.sampler
         return {
-            "dataset": type(dataset),
-            "examples": len(dataset),
-            "batch_size": self.loader.batch_size,
-            "sampler": type(self.loader.sampler),
+            "dataset": loader.dataset,
+            "examples": len(loader.dataset),
+            "batch_size": loader.batch_size,
+            "drop_last": loader.drop_last,
+            "collate_fn": loader.collate_fn,
+            "sampler": type(sampler),
+            "sampler options": {k: v for k, v in vars(sampler).items() if k not in _OF_SAMPLERS and k[0] != "_"},
             "seed": self.seed,
         }
+
+
+_OF_SAMPLERS = ("data_source", "dataset", "generator", "epoch")
+"""Attributes that are described elsewhere, or that an epoch sets."""
 
 
 def _pair(batch: Any) -> tuple[Any, Any]:
@@ -181,7 +212,12 @@ class MeanOf(Metric):
 
     def update(self, y: Tensor, target: Any) -> None:
         value = torch.as_tensor(self.function(y, target), device=self.total.device).double()
-        self.total += value.sum() * (len(y) if value.dim() == 0 else 1)
+        if value.numel() != 1 and value.shape != (len(y),):
+            raise ValueError(
+                f"the metric returned shape {tuple(value.shape)} for a batch of {len(y)}: it must return one number "
+                f"per example, shape ({len(y)},), or their mean"
+            )
+        self.total += value.mean() * len(y)
         self.count += len(y)
 
     def compute(self) -> Tensor:

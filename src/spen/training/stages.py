@@ -47,9 +47,9 @@ class Stage:
     def __post_init__(self) -> None:
         if not isinstance(self.objective, Objective):  # a loss alone
             object.__setattr__(self, "objective", EndToEnd(self.objective))
-        if self.epochs < 1 or not self.learning_rate > 0:
+        if self.epochs < 1 or self.epochs != int(self.epochs) or not self.learning_rate > 0:
             raise ValueError(
-                f"stage {self.name!r} needs at least one epoch and a positive learning rate, "
+                f"stage {self.name!r} needs a whole number of epochs, at least one, and a positive learning rate, "
                 f"not {self.epochs} and {self.learning_rate}"
             )
         if not self.epsilon > 0:
@@ -62,15 +62,20 @@ class Stage:
             raise ValueError(f"stage {self.name!r}: seconds must be positive, not {self.seconds}")
 
     def trained(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters this stage trains, by name. A pattern that matches nothing is an error."""
+        """The parameters this stage trains, by name: those that require a gradient and are not clamped.
+
+        A pattern that matches nothing is an error.
+        """
         names = [name for name, _ in model.named_parameters()]
         for pattern in self.clamp:
             # F and Init may have no parameters; clamping them is not an error.
             if pattern not in ("features.*", "init.*") and not any(fnmatch(name, pattern) for name in names):
                 raise ValueError(f"stage {self.name!r} clamps {pattern!r}, which names no parameter of the model")
-        free = {n: p for n, p in model.named_parameters() if not any(fnmatch(n, c) for c in self.clamp)}
+        moving = {n: p for n, p in model.named_parameters() if p.requires_grad}
+        free = {n: p for n, p in moving.items() if not any(fnmatch(n, c) for c in self.clamp)}
         if not free:
-            raise ValueError(f"stage {self.name!r} clamps every parameter: there is nothing to train")
+            how = "clamps every parameter" if moving else "finds requires_grad=False at every parameter"
+            raise ValueError(f"stage {self.name!r} {how}: there is nothing to train")
         return free
 
 

@@ -24,7 +24,7 @@ METHODS = ("proximal-net", "convnet", "convnet+", "foe-3", "dp-3", "dp-icnn", "d
 METHODS += ("spen-best", "paper/dp-3")
 SMALL = {"width": 4, "blocks": 1, "scales": 2}
 # They leave the first answer as it is: the search does nothing where every step lowers the energy.
-IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient", "line_search"}
+IN_TRAINING = {"learn_rates", "iterate_loss", "objective", "gradient", "line_search", "bf16"}
 # A net that does not see the level must add to its input.
 NEEDS: dict[tuple[str, str], dict[str, Any]] = {
     ("convnet", "blind"): {"residual": True},
