@@ -5,6 +5,7 @@ Rates are fixed or learned, one for all steps or one per step.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -231,13 +232,18 @@ def _checked_backtracks(backtracks: int | None) -> int | None:
 
 
 def _checked_steps(steps: int) -> int:
-    if not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"a descent takes at least one step, not {steps}")
-    return steps
+    if isinstance(steps, bool) or not hasattr(steps, "__index__") or operator.index(steps) < 1:
+        raise ValueError(f"a descent takes a whole number of steps, at least one, not {steps}")
+    return operator.index(steps)
 
 
 def _rates(steps: int, rate: Rate, learned: bool) -> Positive:
-    values = torch.as_tensor(rate, dtype=torch.get_default_dtype()).detach()
+    if isinstance(rate, Tensor) and rate.requires_grad:
+        raise ValueError(
+            "the rate is a tensor that requires a gradient, of which a rule takes the value alone: give numbers and "
+            "learn_rates=True, or rate.detach() for fixed ones"
+        )
+    values = torch.as_tensor(rate, dtype=torch.get_default_dtype())
     if values.dim() > 1 or (values.dim() == 1 and values.numel() != steps):
         raise ValueError(f"rate must be one number or {steps}, one per step; it has shape {tuple(values.shape)}")
     return Positive(values.expand(steps), learned=learned, name="a rate")

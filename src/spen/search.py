@@ -20,6 +20,7 @@ from spen.minimizer import Minimizer
 from spen.protocols import Convergence
 from spen.rules import Extended
 from spen.tensors import select as select_rows
+from spen.tensors import tensors_of
 
 if TYPE_CHECKING:
     from spen.model import SPEN
@@ -90,6 +91,12 @@ def search(
         begin = begin.float()  # as the minimiser does
     batch = begin.shape[0]
     size = rows or batch
+    reads_x = solved is not None or not isinstance(select, str)
+    if reads_x and any(leaf.shape[:1] != (batch,) for leaf in tensors_of(x)):
+        raise ValueError(
+            f"solved and select get the examples of x that are left, so every tensor of x needs {batch} rows, one per "
+            "example"
+        )
     domain = model.minimizer.domain
     best = _Best(domain.output(domain.enter(begin)).clone(), begin.clone(), restarts)
     unsolved, r = torch.arange(batch, device=begin.device), 0
@@ -101,11 +108,15 @@ def search(
         numbers = torch.arange(r, r + count, device=begin.device).repeat_interleave(len(unsolved))
         for first in range(0, len(examples), size):
             chunk = slice(first, first + size)
-            inputs = select_rows(x, examples[chunk])
+            inputs = select_rows(x, examples[chunk]) if reads_x else None
             minimizer = _minimizer(model.minimizer, steps, stop, solved, inputs, backtracks)
             path = minimizer(model.energy, select_rows(features, examples[chunk]), starts[chunk])
-            scores = path.energies[-1] if isinstance(select, str) else select(path.output, inputs)
-            right = torch.zeros_like(scores, dtype=torch.bool) if solved is None else solved(path.output, inputs)
+            scores = path.energies[-1]
+            if not isinstance(select, str):
+                scores = _one_per_row("select", select(path.output, inputs), path.output)
+            right = torch.zeros_like(scores, dtype=torch.bool)
+            if solved is not None:
+                right = _one_per_row("solved", solved(path.output, inputs), path.output).bool()
             best.update(numbers[chunk], examples[chunk], starts[chunk], path, scores, right)
         r += count
         if solved is not None:
@@ -153,6 +164,13 @@ def _start(begin: Tensor, r: int, noise: float, kind: str, generator: torch.Gene
     return begin + drawn if kind == "perturbed" else drawn
 
 
+def _one_per_row(name: str, value: Any, y: Tensor) -> Tensor:
+    if not isinstance(value, Tensor) or value.shape != (y.shape[0],):
+        found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ValueError(f"{name}(y, x) must return a tensor of shape ({y.shape[0]},), one per example, not {found}")
+    return value
+
+
 class _Solved:
     """An example has converged if the check passes, or by another test."""
 
@@ -160,7 +178,7 @@ class _Solved:
         self.check, self.x, self.other = check, x, other
 
     def converged(self, before: Tensor, after: Tensor) -> Tensor:
-        right = self.check(after, self.x)
+        right = _one_per_row("solved", self.check(after, self.x), after).bool()
         return right if self.other is None else right | self.other.converged(before, after)
 
 

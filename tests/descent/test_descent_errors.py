@@ -64,7 +64,7 @@ class _Tuple(nn.Module):
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
-        (lambda: GradientDescent(0), "a descent takes at least one step, not 0"),
+        (lambda: GradientDescent(0), "a descent takes a whole number of steps, at least one, not 0"),
         (lambda: GradientDescent(2, -0.1), "a rate must be positive and finite, not"),
         (lambda: GradientDescent(2, [0.1]), r"rate must be one number or 2, one per step; it has shape \(1,\)"),
         (lambda: Momentum(2, decay=1.0), r"the momentum's decay must lie in \[0, 1\), not 1.0"),

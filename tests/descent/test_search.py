@@ -174,7 +174,7 @@ def test_an_empty_batch_has_empty_answers() -> None:
     [
         ({"restarts": 0}, "search needs restarts ≥ 1, noise ≥ 0 and rows ≥ 1, not 0, 1.0 and None"),
         ({"start": "far"}, 'start is "perturbed" or "random", not \'far\''),
-        ({"steps": 0}, "a descent takes at least one step, not 0"),
+        ({"steps": 0}, "a descent takes a whole number of steps, at least one, not 0"),
         ({"backtracks": -1}, "backtracks is how often a step is halved, 0 or more, or None; not -1"),
     ],
 )
@@ -300,3 +300,34 @@ def test_backtracks_are_checked_shown_and_not_exported() -> None:
     assert Extended(model.minimizer.rule, 5, backtracks=3).backtracks == 3
     better = wells(GradientDescent(5, 2.0)).search(X, backtracks=6)
     assert bool((better.energy <= DoubleWell()(X, X)).all())
+
+
+class Product(nn.Module):
+    """F of an input with a tensor that all examples share."""
+
+    def forward(self, x: tuple[Tensor, Tensor]) -> Tensor:
+        return x[0] * x[1]
+
+
+def test_inputs_may_hold_what_all_examples_share() -> None:
+    model = spen.SPEN(
+        energy=Linear(), init=nn.Identity(), features=Product(), minimizer=spen.Minimizer(Reals(), GradientDescent(2))
+    )
+    x = (torch.ones(3, 4), torch.tensor(2.0))
+    assert torch.equal(model.search(x).output, model(x).output)
+    with pytest.raises(ValueError, match="so every tensor of x needs 3 rows, one per example"):
+        model.search(x, solved=lambda y, x: y.sum(1) > 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"solved": lambda y, x: True}, r"solved\(y, x\) must return a tensor of shape \(3,\), one per .*, not bool"),
+        ({"solved": lambda y, x: y > 0}, r"solved\(y, x\) must return .*, not shape \(3, 4\)"),
+        ({"select": lambda y, x: y.sum(1, keepdim=True)}, r"select\(y, x\) must return .*, not shape \(3, 1\)"),
+    ],
+)
+def test_wrong_answers_of_functions_are_refused(options: Any, sentence: str) -> None:
+    model = spen.SPEN(energy=Linear(), init=nn.Identity(), minimizer=spen.Minimizer(Reals(), GradientDescent(2)))
+    with pytest.raises(ValueError, match=sentence):
+        model.search(torch.ones(3, 4), restarts=2, **options)

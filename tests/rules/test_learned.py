@@ -82,7 +82,7 @@ class _Zero(nn.Module):
 
 
 def test_misuse_is_named() -> None:
-    with pytest.raises(ValueError, match="at least one step"):
+    with pytest.raises(ValueError, match="a descent takes a whole number of steps, at least one, not 0"):
         LearnedOptimizer(0)
     with pytest.raises(ValueError, match="width ≥ 1 and scale > 0"):
         LearnedOptimizer(2, width=0)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spen.descent.potential import Potential
@@ -58,6 +59,12 @@ def test_a_smooth_energy_passes() -> None:
         (Network(nn.ReLU()), "uses ReLU on the way from y, which has no second derivative"),
         (Network(nn.LeakyReLU()), "uses LeakyReLU on the way from y"),
         (Function(lambda y: y.abs().sum(1)), "uses abs on the way from y"),
+        (Function(lambda y: y.clamp(min=0).square().sum(1)), "uses clamp on the way from y"),
+        (Function(lambda y: (y.round() + y.square()).sum(1)), "uses round on the way from y"),
+        (Function(lambda y: y.norm(p=1, dim=1)), "uses the norm with p=1 on the way from y"),
+        (Function(lambda y: F.adaptive_max_pool1d(y[:, None], 2).sum((1, 2))), "uses adaptive max pooling on the way"),
+        (Function(lambda y: y.mul_(0.5).square().sum(1)), "the energy changes y or its features in place"),
+        (Function(lambda y: None), "the energy Function returned a NoneType; it must return a tensor with one number"),
         (Network(nn.BatchNorm1d(6)), "cannot score an example alone, in a batch of one: Expected more than 1 value"),
         (Function(lambda y: (y - y.mean(0)).square().sum(1)), "changes with its neighbours in the batch"),
         (Function(lambda y: y.square()), r"returned shape \(3, 4\) for a batch of 3; it must return one number"),
@@ -71,6 +78,14 @@ def test_a_smooth_energy_passes() -> None:
 def test_check_energy_finds(energy: Energy, sentence: str) -> None:
     with pytest.raises(ContractError, match=sentence):
         check_energy(energy, Y)
+
+
+def test_a_clamp_that_does_nothing_here_is_fine() -> None:
+    check_energy(Function(lambda y: (y.square() + 1).clamp_min(1e-9).log().sum(1)), Y)
+
+
+def test_one_number_for_each_answer_is_fine() -> None:
+    check_energy(Function(torch.cosh), Y[:, 0])
 
 
 def test_a_relu_that_y_does_not_pass_is_fine() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,8 +22,8 @@ class Box(Domain):
     ``through_logits``  l ← l − η ∇_l E(y(l)). Init returns logits.
     ``projected``       y ← Clip[y − d]. Init returns y_0, clipped. The gradient is exactly 0 where it clips.
 
-    y(l) = low + (high − low)·sigmoid(l). The bounds are numbers, or tensors that broadcast to one example of y; tensors
-    become buffers that are not part of the state dict.
+    y(l) = low + (high − low)·sigmoid(l). The bounds are numbers, or tensors, lists or arrays that broadcast to one
+    example of y; these become buffers that are not part of the state dict.
     """
 
     low: float | Tensor
@@ -31,6 +33,7 @@ class Box(Domain):
         super().__init__()
         if update not in ("projected", "logits", "through_logits"):
             raise ValueError(f'Box has no update {update!r}; choose "projected", "logits" or "through_logits"')
+        low, high = (torch.as_tensor(b) if isinstance(b, Sequence | np.ndarray) else b for b in (low, high))
         bounds = [torch.as_tensor(bound).detach() for bound in (low, high)]
         if not all(bool(bound.isfinite().all()) for bound in bounds) or not bool((bounds[0] < bounds[1]).all()):
             raise ValueError(f"a Box needs finite bounds with low < high, not low={low} and high={high}")

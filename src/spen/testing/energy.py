@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from spen.descent.potential import Potential, identity
 from spen.gradients.second_order import NotTwiceDifferentiable, exact_product
+from spen.tensors import flat, tensors_of, tree_map
 from spen.testing.report import ContractError, require
 
 # Autograd nodes of operations whose derivative jumps, and the names of the operations.
@@ -31,6 +32,13 @@ _CORNERS = {
     "MaximumBackward": "maximum",
     "MinimumBackward": "minimum",
     "MaxPool2DWithIndicesBackward": "max pooling",
+    "MaxPool3DWithIndicesBackward": "max pooling",
+    "AdaptiveMaxPool2DBackward": "adaptive max pooling",
+    "AdaptiveMaxPool3DBackward": "adaptive max pooling",
+    "RoundBackward": "round",
+    "FloorBackward": "floor",
+    "CeilBackward": "ceil",
+    "TruncBackward": "trunc",
 }
 
 
@@ -43,8 +51,8 @@ def check_energy(
     ``second_derivative=False`` allows an energy that can be differentiated only once, for ``FiniteDifference``.
     """
     require(y.shape[0] >= 2, "check_energy needs a batch of at least two examples, to see whether they are independent")
-    y = y.detach()
-    potential = Potential.of(energy, features, identity).detached()
+    y = y.detach().clone()
+    potential = Potential.of(energy, tree_map(torch.clone, features), identity).detached()
     _check_values(potential, y)
     _check_batch(potential, y, tolerance)
     _check_first_derivative(potential, y, tolerance)
@@ -54,11 +62,14 @@ def check_energy(
 
 
 def _check_values(potential: Potential, y: Tensor) -> None:
+    given = [y, *tensors_of(potential.features)]
+    before = [tensor._version for tensor in given]
     with torch.no_grad():
         try:
             value = potential(y)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ContractError(str(error)) from None
+        require(before == [tensor._version for tensor in given], "the energy changes y or its features in place")
         require(bool(value.isfinite().all()), "the energy is not finite at the given y")
         require(
             bool(torch.equal(value, potential(y))),
@@ -93,7 +104,7 @@ def _check_first_derivative(potential: Potential, y: Tensor, tolerance: float) -
     reach = 1e-5 if y.dtype == torch.float64 else 3e-3
     with torch.no_grad():
         slope = (potential(y + reach * direction) - potential(y - reach * direction)) / (2 * reach)
-    claimed = (gradient * direction).flatten(1).sum(1)
+    claimed = flat(gradient * direction).sum(1)
     require(
         _close(claimed, slope, _loosened(tolerance, y)),
         f"dE/dy along a random direction is {claimed.tolist()[:3]} by autograd but {slope.tolist()[:3]} by "
@@ -149,7 +160,21 @@ def _corner_operations(energies: Tensor, leaf: Tensor) -> list[str]:
             reached.add(node)
             todo += users.get(node, [])
     names = {type(node).__name__.rstrip("0123456789") for node in reached}
-    return sorted({operation for name, operation in _CORNERS.items() if name in names})
+    corners = {operation for name, operation in _CORNERS.items() if name in names}
+    return sorted(corners | {name for node in reached if (name := _corner_by_value(node)) is not None})
+
+
+def _corner_by_value(node: Any) -> str | None:
+    """The operation of a node that has a corner for some arguments only: a clamp that is active, the ℓ1 norm."""
+    name = type(node).__name__.rstrip("0123456789")
+    if name in ("ClampBackward", "ClampMinBackward", "ClampMaxBackward"):
+        low, high = (getattr(node, f"_saved_{end}", None) for end in ("min", "max"))
+        before = node._saved_self
+        clipped = (low is not None and bool((before < low).any())) or (high is not None and bool((before > high).any()))
+        return "clamp" if clipped else None
+    if name == "LinalgVectorNormBackward" and node._saved_ord in (0, 1, float("inf")):
+        return f"the norm with p={node._saved_ord:g}"
+    return None
 
 
 def _direction(y: Tensor) -> Tensor:
