@@ -14,6 +14,7 @@ import torch
 
 from spen.tasks.srl.arcs import ArcSource
 from spen.tasks.srl.build import _principal, build, stages
+from spen.tasks.srl.evaluate import follow
 from spen.tasks.srl.features import PATH
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.recipes import ABLATIONS, RECIPES, TERMS, SrlRecipe, find_recipe
@@ -93,6 +94,7 @@ KNOBS: dict[str, Any] = {
     "update": "projected",
     "steps": 3,
     "rate": 0.3,
+    "stop": 0.2,
 }
 
 
@@ -217,3 +219,14 @@ def test_pruning_leaves_the_roles_that_a_path_has_in_training(tmp_path: Path) ->
     train(recipe, data, tmp_path / "run", progress=False)
     again = Labeller.open(tmp_path / "run").model  # the table is among the weights
     assert torch.equal(again.features.role_paths, allowed)
+
+
+def test_a_descent_that_stops_early_counts_its_steps() -> None:
+    data = prepared()
+    found = {}
+    for stop in (0.0, 0.05, 10.0):
+        model = build(replace(find_recipe("spen"), stop=stop), data)
+        found[stop] = follow(model, data.corpora["dev"])
+        assert len(found[stop]["f1"]) == len(found[stop]["violations"]) == len(found[stop]["energy"]) == 11
+    assert found[0.0]["steps_used"] == 10 > found[0.05]["steps_used"] >= found[10.0]["steps_used"] == 1
+    assert find_recipe("spen-stop").stop == 3e-3

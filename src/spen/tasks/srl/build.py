@@ -71,7 +71,8 @@ def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
         sizes = {"words": words.dimensions, "arc": features.hidden.out_features}
         energy = build_energy(recipe, roles=roles, core=data.space.core, **sizes)
         rule = GradientDescent(recipe.steps, recipe.rate, learn_rates=True)
-        minimizer = spen.Minimizer(Simplex(recipe.update), rule, Written())
+        stop = spen.RelativeChange(recipe.stop) if recipe.stop else None
+        minimizer = spen.Minimizer(Simplex(recipe.update), rule, Written(), stop)
         model = spen.SPEN(features=features, init=ArcInit(), energy=energy, minimizer=minimizer)
     model.origin = Origin("srl", lambda: {"recipe": recipe.describe(), **data.settings(words.dimensions)})
     return model

@@ -68,17 +68,19 @@ def evaluate(
     return figures, props
 
 
-def follow(model: spen.SPEN, corpus: ArcCorpus) -> dict[str, list[float]]:
-    """Mean energy, F1 (pieces, AD³) and violations of y_0 … y_T: does the descent lower the one and raise the other?"""
+def follow(model: spen.SPEN, corpus: ArcCorpus) -> dict[str, Any]:
+    """Mean energy, F1 (pieces, AD³) and violations of y_0 … y_T, and the mean number of steps."""
     source = ArcSource(corpus, cells=CELLS, shuffle=False)
     steps = model.minimizer.rule.steps
     metrics = [RoleF1(corpus.space.core, missed=source.missed) for _ in range(steps + 1)]
     energy = torch.zeros(steps + 1, dtype=torch.float64)
+    used = 0
     model.eval()
     with torch.no_grad():
         for x, target in source.batches():
             trajectory = model(x)
             energy += trajectory.energies.double().sum(1).cpu()
+            used += int(trajectory.steps_used.sum())
             target = target.cpu()
             for metric, y in zip(metrics, [trajectory.start, *trajectory.outputs], strict=True):
                 metric.update(y, target)
@@ -86,6 +88,7 @@ def follow(model: spen.SPEN, corpus: ArcCorpus) -> dict[str, list[float]]:
         "energy": (energy / max(source.sentences, 1)).tolist(),
         "f1": [float(metric.compute()) for metric in metrics],
         "violations": [int(metric.clashes) for metric in metrics],
+        "steps_used": used / max(source.sentences, 1),
     }
 
 

@@ -55,6 +55,7 @@ class SrlRecipe:
     update: Update = "logits"
     steps: int = 10
     rate: float = 0.2
+    stop: float = 0.0  # relative change of y at which the descent of a sentence ends; 0: all steps
     # training
     objective: Literal["local", "structured", "end_to_end", "ssvm"] = "end_to_end"
     base: str | None = "local"  # the recipe whose trained F(x) replaces the pretraining
@@ -178,6 +179,7 @@ ABLATIONS: dict[str, SrlRecipe] = {
         _ablation("no-hinge", "The loss of the paper: no hinge on violated constraints.", violation_weight=0.0),
         _ablation("nonnegative", "The convex SPEN with all weights on y ≥ 0.", convex=True, nonnegative=True),
         _ablation("steps-20-rate-0.2", "The SPEN with T = 20 and rates that start at 0.2.", steps=20, rate=0.2),
+        _ablation("stop", "A sentence's descent ends when y changes by less than 0.3 %.", stop=3e-3),
         _ablation("no-entropy", "The SPEN without entropy smoothing.", entropy=0.0),
         _ablation("through-logits", "The gradient taken through the softmax.", update="through_logits"),
         _ablation("mirror", "Entropic mirror descent.", update="mirror"),
