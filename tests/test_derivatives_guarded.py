@@ -265,7 +265,10 @@ def test_compile_false_autocast_and_a_cpu_are_plain() -> None:
         agree(list(never.gradient(y)), list(plain(network, y, None)), 1e-5)
         with torch.autocast("cpu", torch.bfloat16):
             agree(list(d.gradient(y)), list(plain(network, y, None)), 1e-5)
-    assert d.explain() == never.explain() == "nothing was computed yet"
+    assert d.explain() == "nothing was computed yet"
+    assert never.explain() == "no program is made with compile=False"
+    default = Derivatives(network)
+    assert default.explain() == "no program was made: only inputs on a GPU get one, or give compile=True"
 
 
 def test_within_torch_func() -> None:

@@ -112,8 +112,11 @@ class Derivatives:
 
     def explain(self) -> str:
         """For every shape that was met: whether it is compiled, and if not, why."""
-        lines = [f"{_shape(key)}: {slot.state()}" for key, slot in self._slots.items()]
-        return "\n".join(lines) if lines else "nothing was computed yet"
+        if lines := [f"{_shape(key)}: {slot.state()}" for key, slot in self._slots.items()]:
+            return "\n".join(lines)
+        if self.compile is None:
+            return "no program was made: only inputs on a GPU get one, or give compile=True"
+        return "nothing was computed yet" if self.compile else "no program is made with compile=False"
 
     def forget(self) -> None:
         """Free all programs."""

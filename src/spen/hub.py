@@ -59,7 +59,7 @@ def _library(purpose: str) -> ModuleType:
     try:
         import huggingface_hub
     except ImportError:
-        raise ModuleNotFoundError(f'{purpose}, run `pip install "spen[hub]"`') from None
+        raise ModuleNotFoundError(f"{purpose}, run `pip install huggingface_hub`") from None
     return huggingface_hub
 
 

@@ -127,5 +127,5 @@ def test_without_gradio_the_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "gradio", None)
     assert view(monkeypatch, "--port", "0", "--no-browser") == 2
     assert capsys.readouterr().err == (
-        "spen: the viewer needs gradio, which is not installed; run `pip install 'spen[viewer]'`\n"
+        "spen: the viewer needs gradio, which is not installed; run `pip install gradio`\n"
     )

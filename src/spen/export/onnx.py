@@ -45,7 +45,7 @@ def export_onnx(
     """
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
     if missing:
-        raise ImportError(f"ONNX needs {' and '.join(missing)}: pip install 'spen[export]'")
+        raise ImportError(f"ONNX needs {' and '.join(missing)}: pip install {' '.join(missing)}")
     import onnx_ir as ir
 
     copied, x, inputs, each = prepare(model, x, shapes, descend)

@@ -29,14 +29,24 @@ if TYPE_CHECKING:
 __all__ = ["SimpleOpened", "SimpleTask", "answer_files", "check_targets"]
 
 _SEARCH = (
-    Option("steps", int, "Steps of each descent; beyond the trained number the last one is repeated.", least=1),
+    Option(
+        "steps",
+        int,
+        "Steps of each descent; beyond the trained number the last one is repeated. Default: that of the task.",
+        least=1,
+    ),
     Option(
         "restarts",
         int,
-        "Descents of each example; those after the first start perturbed. The lowest energy is kept.",
+        "Descents of each example, from perturbed starts after the first; the lowest energy is kept. "
+        "Default: that of the task.",
         least=1,
     ),
-    Option("start_noise", float, "Standard deviation of the noise on the start of restarts; 1 if not given."),
+    Option(
+        "start_noise",
+        float,
+        "Standard deviation of the noise on the start of restarts. Default: that of the task, or 1.",
+    ),
 )
 """The options of ``spen.search`` that commands take."""
 

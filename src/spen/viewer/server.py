@@ -54,9 +54,7 @@ def serve(folders: Sequence[Path], *, host: str, port: int, browser: bool, build
         try:
             import gradio  # noqa: F401
         except ImportError:
-            raise ImportError(
-                "the viewer needs gradio, which is not installed; run `pip install 'spen[viewer]'`"
-            ) from None
+            raise ImportError("the viewer needs gradio, which is not installed; run `pip install gradio`") from None
         from spen.viewer.catalogue import Catalogue
 
         own = None

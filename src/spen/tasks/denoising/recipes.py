@@ -140,13 +140,16 @@ _ADAM = Schedule(learning_rate=1e-3, warmup=0, decay_to=1.0, clip=0.0, epsilon=1
 """Adam with its defaults and nothing else; the best epoch on development data is kept, as the paper does."""
 
 
+_PAPER = ", as the paper has it"
+
+
 def _as_printed(recipe: Recipe) -> Recipe:
     """The row with the paper's own choices, and the momentum of the authors' code, where the tuned row departs."""
     method = recipe.method
     if isinstance(method, System):
         method = replace(method, rate=0.1, dampening=method.momentum, blind=False, scaled=False, mask=False)
         method = replace(method, average_pooling=method.prior != "foe")
-    about = f"{recipe.about}, as the paper has it"
+    about = recipe.about.partition(":")[0].removesuffix(_PAPER) + _PAPER
     return replace(recipe, name=f"paper/{recipe.name}", about=about, method=method, schedule=_ADAM)
 
 

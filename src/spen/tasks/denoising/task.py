@@ -67,7 +67,7 @@ class Denoising(Task):
             ),
         ),
         "evaluate": (
-            Option("every", int, "Score every n-th frame only.", least=1),
+            Option("every", int, "Score every n-th example only.", least=1),
             _NOISE,
             _PEAK,
             _HOLES,

@@ -125,7 +125,7 @@ def _read_parquet(path: Path) -> Table:
     try:
         from pyarrow import ArrowInvalid, parquet
     except ImportError:
-        raise ValueError(f'{path} needs pyarrow: pip install "spen[tables]", or save the table as CSV') from None
+        raise ValueError(f"{path} needs pyarrow: pip install pyarrow, or save the table as CSV") from None
     try:
         table = parquet.read_table(path)
     except ArrowInvalid as error:

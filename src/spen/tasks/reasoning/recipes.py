@@ -81,7 +81,7 @@ _MATRIX = replace(_INVERSE, about="the inverse of a 20×20 matrix; mean squared 
 RECIPES = {
     "sudoku": _SUDOKU,
     "sudoku-small": Recipe(
-        "the same for 4×4, in a minute on a CPU", width=12, rounds=2, steps=8, epochs=8, learning_rate=5e-3
+        "the same for 4×4, in seconds on a CPU", width=12, rounds=2, steps=8, epochs=8, learning_rate=5e-3
     ),
     # Repeated 32 times, or at a rate of 3e-3, the recurrent network diverges.
     **_baselines("sudoku", replace(_SUDOKU, learning_rate=1e-3), 4, 16, 30),

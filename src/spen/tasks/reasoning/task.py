@@ -32,7 +32,7 @@ class ReasoningTask(SimpleTask):
     """Sudoku (x holds the clues, y all digits), questions about graphs, the inverse of a matrix."""
 
     name = "reasoning"
-    unit = "published % solved"
+    unit = "published %: boards solved, pairs or next steps right"
     batch_size = 500
     systems = RECIPES
     datasets = {

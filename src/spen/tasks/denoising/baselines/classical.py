@@ -82,7 +82,7 @@ class BM3D:
             from bm3d import bm3d
         except ImportError:
             raise ModuleNotFoundError(
-                "BM3D needs the package bm3d, which is not installed; run `pip install 'spen[baselines]'`"
+                "BM3D needs the package bm3d, which is not installed; run `pip install bm3d`"
             ) from None
         smoothed = bm3d(fill_nearest(noisy, valid).astype(np.float64), self.sigma)
         return fill_smooth(smoothed.astype(np.float32), valid)
