@@ -171,5 +171,5 @@ def test_an_operation_without_translation_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("spen.export.onnx.find_spec", lambda name: None if name == "onnxscript" else True)
-    with pytest.raises(ImportError, match=r"ONNX needs onnxscript: pip install 'spen\[export\]'"):
+    with pytest.raises(ImportError, match="^ONNX needs onnxscript: pip install onnxscript$"):
         export_onnx(chain(Reals(), GradientDescent(1)), torch.randn(2, 5, 3), tmp_path / "chain.onnx")
