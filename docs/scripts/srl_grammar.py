@@ -32,10 +32,12 @@ if __name__ == "__main__":
         assert model is not None
         test = data.corpora["test"]
         (scores, _), violated = evaluate(model, test), follow(model, test)["violations"]
+        before, after = violated[0], violated[-1]
         about = (
             f"local energy, five global terms and soft constraints on 900 sentences of the built-in grammar; "
-            f"test F1 {scores['f1']['ad3']:.2f} with AD³ on {len(test.sentences)} other sentences, constraints violated "
-            f"{violated[0]} times before the descent and {violated[-1]} times after it on {scores['predicates']} predicates"
+            f"test F1 {scores['f1']['ad3']:.2f} with AD³ on {len(test.sentences)} other sentences, constraints "
+            f"violated {before} times before the descent and {after} times after it on {scores['predicates']} "
+            "predicates"
         )
         target = Path(spen.__file__).parent / "weights" / "srl-grammar"
         save_folder(open_model(folder).exportable(), target, True, about, find_model(folder))
