@@ -1,18 +1,21 @@
 """η·(1 − d)·λ_max < 2(1 + β): a descent with rates η, momentum β and dampening d is stable where this holds.
 
 λ_max is the largest eigenvalue, in absolute value, of the Jacobian of the gradient that the descent follows, by power
-iteration on Hessian-vector products: H over the reals and ``through_logits``, H·∂y/∂z where z are logits of y.
+iteration on Hessian-vector products: H over the reals and ``through_logits``, H·∂y/∂z where z are logits of y, and H
+between the directions in which y may move where updates are projected.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spen.descent.potential import Potential, identity
+from spen.domains import Simplex
 from spen.gradients.second_order import exact_product
 from spen.model import SPEN
 from spen.parameters import Positive
@@ -101,6 +104,23 @@ def _coordinates(domain: Domain, y: Tensor) -> Tensor:
 
 def _applied(potential: Potential, domain: Domain, z: Tensor, v: Tensor, *, search: bool) -> Tensor:
     """The derivative along v of the gradient that the descent follows."""
-    point, direction = (z, v) if domain.through else torch.autograd.functional.jvp(domain.output, z, v)
+    if domain.through:
+        point, direction = z, v
+    elif getattr(domain, "update", None) == "mirror":  # log y are logits, whose softmax is y: exp alone would leave Δ
+        point, direction = torch.autograd.functional.jvp(partial(torch.softmax, dim=domain.dim), z, v)  # type: ignore[arg-type]
+    else:
+        point, direction = torch.autograd.functional.jvp(domain.output, z, _along_face(domain, z, v))
     product, _ = exact_product(potential, point, direction, search=search)
-    return torch.zeros_like(z) if product is None else product.detach()
+    return torch.zeros_like(z) if product is None else _along_face(domain, z, product.detach())
+
+
+def _along_face(domain: Domain, y: Tensor, v: Tensor) -> Tensor:
+    """The part of v that a projection leaves: along the face of the domain that y lies on."""
+    if getattr(domain, "update", None) != "projected":
+        return v
+    if isinstance(domain, Simplex):
+        free = (y > 0).to(v)
+        v = v * free
+        return v - free * v.sum(domain.dim, keepdim=True) / free.sum(domain.dim, keepdim=True)
+    low, high = domain.bounds(y)  # type: ignore[operator]
+    return torch.where((y > low) & (y < high), v, 0.0)

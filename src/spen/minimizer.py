@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from spen.arguments import require
 from spen.descent.loop import Descend, Iterates
@@ -21,7 +22,7 @@ from spen.gradients.sharded import gathered
 from spen.gradients.snapshots import untouched
 from spen.protocols import Convergence, Domain, GradientStrategy, StepRule
 from spen.rules import Extended
-from spen.tensors import tree_map
+from spen.tensors import tensors_of, tree_map
 
 
 def _not_traced(method: Callable[..., Trajectory]) -> Callable[..., Trajectory]:
@@ -86,6 +87,11 @@ class Minimizer(nn.Module):
                 "torch.func (vmap, grad, jvp) cannot differentiate or map a descent, which calls autograd itself: give "
                 "the model a batch, and use backward() or torch.autograd.grad"
             )
+        if forward_ad._current_level >= 0 and _has_tangents(energy, features, start):
+            raise ValueError(
+                "forward-mode differentiation (torch.autograd.forward_ad) does not pass through a descent: use "
+                "backward() or torch.autograd.grad"
+            )
         if torch.is_autocast_enabled(start.device.type) and start.dtype.itemsize < 4:
             start = start.float()  # autocast lowers the energy's products; y would lose its small steps
         descend = functools.partial(self._descend, self._rule(steps))
@@ -125,6 +131,12 @@ class Minimizer(nn.Module):
             return self.gradient.run(descend, potential, own)
         with torch.no_grad():
             return self.gradient.predict(descend, potential, start)
+
+
+def _has_tangents(energy: nn.Module, features: Any, start: Tensor) -> bool:
+    """Whether a tensor is a dual number of forward mode."""
+    tensors = chain([start], tensors_of(features), energy.parameters())
+    return any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors)
 
 
 def _reads_unknown(descend: Descend, potential: Potential, start: Tensor) -> bool:

@@ -183,3 +183,32 @@ def test_a_rate_limit_needs_one_process(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     with pytest.raises(ValueError, match="every process would get rates of its own: train on one device"):
         EndToEnd(squared_error, rate_limit=0.9)(bowl(GradientDescent(1, 0.1)), X, X)
+
+
+class Stretched(spen.Energy):
+    """25(Σ y − 1)² + ½‖y − x‖²: curved across the simplex, flat along it but for the identity."""
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return 25 * (y.sum(-1) - 1).square() + 0.5 * (y - features).square().sum(1)
+
+
+def stretched(domain: Domain, x: Tensor, rate: float = 0.5) -> Stability:
+    model = spen.SPEN(
+        energy=Stretched(), init=nn.Identity(), minimizer=spen.Minimizer(domain, GradientDescent(30, rate), Exact())
+    )
+    return measure(model, x, iterations=60)
+
+
+def test_mirror_descent_and_logits_have_one_limit() -> None:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    limits = [stretched(Simplex(update), x).limit for update in ("logits", "mirror")]  # type: ignore[arg-type]
+    assert limits[0] == pytest.approx(limits[1], rel=1e-9)
+
+
+def test_a_projection_leaves_the_curvature_along_the_face() -> None:
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert stretched(Simplex("projected"), x).limit == pytest.approx(2.0)
+    corner = torch.tensor([[0.5, -9.0, -9.0, -9.0]], dtype=torch.float64)  # three coordinates are clipped: 25·2 + 1
+    assert float(stretched(Box(update="projected"), corner, 0.01).curvatures) == pytest.approx(51.0)
+    free = torch.full((1, 4), 0.25, dtype=torch.float64)  # all may move: 25·2·4 + 1
+    assert float(stretched(Box(update="projected"), free, 0.001).curvatures) == pytest.approx(201.0)

@@ -136,7 +136,8 @@ class Descend:
         self, potential: Potential, t: int, z: Tensor, state: State, g: Tensor, before: Tensor, rows: Tensor | None
     ) -> Tensor:
         """(B,): the largest of 1, ½, ¼ …, or 0, of the direction that does not raise the energy of each example."""
-        direction, _ = self.rule.update(t, z, g, state)
+        with torch.random.fork_rng([z.device] if z.is_cuda else []):  # the step itself draws the same numbers
+            direction, _ = self.rule.update(t, z, g, state)
         if rows is not None:  # NaN where an example is frozen, and nothing is ≤ NaN
             before = torch.full_like(before, torch.inf).index_copy(0, rows, before.index_select(0, rows))
         scale = z.new_ones(z.shape[0])

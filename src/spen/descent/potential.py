@@ -6,7 +6,7 @@ import functools
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,8 @@ class Potential:
     learned: tuple[nn.Parameter, ...] = ()
     draws: bool = False
     """The energy draws random numbers: it is the same function only from the same state of the generators."""
+    again: ClassVar[bool] = False
+    """Whether this is the first evaluation of a backward pass, whose values are checked."""
 
     @classmethod
     def of(cls, energy: nn.Module, features: Any, view: Callable[[Tensor], Tensor] = identity) -> Potential:

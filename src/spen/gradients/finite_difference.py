@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -72,25 +73,33 @@ class FiniteDifference(Replayed):
         targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]
         with torch.enable_grad():
             both = torch.cat([point + shift, point - shift]).requires_grad_()
-            total = (potential.doubled()(both, energy) * torch.cat([weight, -weight])).sum()
+            energies = potential.doubled()(both, energy)
+            total = (energies * torch.cat([weight, -weight])).sum()
         at_both, *rest = vjp([total], [torch.ones_like(total)], [both, *targets])
         if at_both is None:
             return None, rest
-        plus, minus = at_both.chunk(2)
-        return plus + minus, rest
+        at_plus, at_minus = at_both.chunk(2)
+        if potential.again:
+            _require_derivative(potential, energies.detach().chunk(2), (at_plus, at_minus), shift, weight)
+        return at_plus + at_minus, rest
 
     def _two_passes(
         self, potential: Potential, point: Tensor, shift: Tensor, weight: Tensor, energy: ScoreFunction
     ) -> Products:
         targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]
-        results = []
+        results, values = [], []
         drawn = generators(point.device) if potential.draws else ()
         for moved, signed in ((point + shift, weight), (point - shift, -weight)):
             with torch.enable_grad(), drawing_from(drawn, point.device):
                 leaf = moved.requires_grad_()
-                total = (potential(leaf, energy) * signed).sum()
+                energies = potential(leaf, energy)
+                total = (energies * signed).sum()
             at_leaf, *rest = vjp([total], [torch.ones_like(total)], [leaf, *targets])
             results.append((at_leaf, rest))
+            values.append(energies.detach())
+        at_plus, at_minus = (at_leaf for at_leaf, _ in results)
+        if potential.again and at_plus is not None and at_minus is not None:
+            _require_derivative(potential, values, (at_plus, at_minus), shift, weight)
         return added(*results)
 
     def _radius(self, dtype: torch.dtype) -> float:
@@ -99,6 +108,26 @@ class FiniteDifference(Replayed):
         if dtype not in _RADII:
             raise ValueError(f"finite differences in {dtype} are noise; descend in float32 or give a radius")
         return _RADII[dtype]
+
+
+def _require_derivative(
+    potential: Potential, energies: Sequence[Tensor], slopes: tuple[Tensor, Tensor], shift: Tensor, weight: Tensor
+) -> None:
+    """Refuse an energy whose gradient is not the derivative of its value, for which the difference is meaningless.
+
+    ``energies`` are E₊ and E₋, ``slopes`` w∇E₊ and −w∇E₋ with w = 1/2ε. E₊ − E₋ lies between the slopes of both ends.
+    """
+    plus, minus = (flat(s * shift).sum(1) for s in slopes)
+    found, claimed = weight * (energies[0] - energies[1]), plus - minus
+    unit = 1e-3 if shift.is_cuda else 100 * torch.finfo(shift.dtype).eps  # products on a GPU may be in TF32
+    rounding = unit * weight * (energies[0].abs() + energies[1].abs())
+    wrong = (found - claimed).abs() > 0.1 * (found.abs() + claimed.abs()) + (plus + minus).abs() + rounding
+    if bool(2 * wrong.sum() > (weight > 0).sum()):
+        raise RuntimeError(
+            f"dE/dy of the energy {type(potential.energy).__name__} is not the derivative of E, so finite differences "
+            "cannot differentiate it: it detaches something that depends on y, changes a gradient in a hook or a "
+            "custom Function, or draws from a generator of its own. Use gradient=Checkpointed()"
+        )
 
 
 def _in_type_of(point: Tensor, energy: ScoreFunction) -> ScoreFunction:

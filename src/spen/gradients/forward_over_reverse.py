@@ -25,7 +25,9 @@ class ForwardOverReverse(Replayed):
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
         targets: list[Tensor] = [*potential.feature_tensors(), *potential.parameters()]
         leaf = point.detach().requires_grad_()
-        with torch.enable_grad(), forward_ad.dual_level(), warnings.catch_warnings():
+        # A descent runs inside of an autograd Function, where torch switches forward mode off.
+        enabled = forward_ad._set_fwd_grad_enabled(True)
+        with torch.enable_grad(), enabled, forward_ad.dual_level(), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="There is a performance drop")
             dual = forward_ad.make_dual(leaf, direction.to(leaf.dtype))
             try:

@@ -15,7 +15,7 @@ from spen.descent.potential import Potential, identity
 from spen.energies.compose import knows_step
 from spen.gradients.replay import Replayed, autocast_of, refuse_replica, through_or_default
 from spen.gradients.second_order import require_known_tensors
-from spen.gradients.snapshots import Held
+from spen.gradients.snapshots import Held, unhooked
 from spen.protocols import Domain, GradientStrategy
 from spen.tensors import flat
 
@@ -74,7 +74,8 @@ class Implicit(GradientStrategy):
         plain = Potential.of(potential.energy, potential.features, identity)
         cut, held = plain.detached(), Held(potential.energy, descend.domain)
         through = self.through
-        cut.gradient(path.outputs[-1], partial(require_known_tensors, twice=through.exact, forward=through.forward))
+        forward = through.product if through.forward else None
+        cut.gradient(path.outputs[-1], partial(require_known_tensors, twice=through.exact, forward=forward))
         held.settle()
         tape = _Tape(descend.domain, cut, self, held, autocast_of(start))
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
@@ -114,7 +115,7 @@ class _Minimiser(torch.autograd.Function):
         if cotangents[-1] is None:
             return (None, *nothing, *[None] * (len(ctx.needs_input_grad) - 1 - tape.outputs))
         answer = ctx.saved_tensors[0].detach()
-        with tape.held.put_back(), tape.autocast():
+        with tape.held.put_back(), tape.autocast(), unhooked(tape.potential.parameters()):
             solution = _solve(tape, answer, cotangents[-1])
             _, bars = tape.strategy.through.product(tape.potential, answer, solution)
         return (None, *nothing, *(None if bar is None else -bar for bar in bars))

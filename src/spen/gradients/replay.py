@@ -16,13 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.parameter import is_lazy
 
 from spen.descent.loop import Descend, Iterates, Step
 from spen.descent.potential import Inspect, Potential, ScoreFunction, is_replica
 from spen.energies.compose import knows_step
-from spen.gradients.second_order import Products, exact_product, plus, require_known_tensors, vjp
-from spen.gradients.snapshots import Held, States, drawing_from, generators, same, set_generators
+from spen.gradients.second_order import (
+    Products,
+    exact_product,
+    plus,
+    require_known_tensors,
+    vjp,
+)
+from spen.gradients.snapshots import Held, States, drawing_from, generators, same, set_generators, unhooked
 from spen.protocols import GradientStrategy
+from spen.tensors import flat
 
 Evaluation = Callable[[Potential, Tensor], tuple[Tensor, ...]]
 """(∇E, E) at a point, and results to be cached for the product at that point."""
@@ -84,7 +92,8 @@ class Taken:
     active: Tensor | None  # (B,) bool; None: every example moves
     rows: Tensor | None  # the indices of the active ones
     scale: Tensor | None  # (B,): the share of the direction that was taken; None: all of it
-    drawn: States  # of the generators before the energy was evaluated; empty where it draws no numbers
+    drawn: States  # of the generators before the energy was evaluated; empty where no numbers are drawn
+    stepped: States  # of the generators before rule and domain took the step
 
 
 @dataclass
@@ -104,6 +113,7 @@ class Tape:
     path: Iterates = field(default_factory=Iterates)
     steps: list[Taken] = field(default_factory=list)
     energies: list[Tensor] = field(default_factory=list)  # of the steps; empty if the energy is a program
+    end: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,): the norms of the last output
     autocast: Callable[[], torch.autocast] = lambda: torch.autocast("cpu", enabled=False)
 
     def __post_init__(self) -> None:
@@ -136,24 +146,32 @@ class Tape:
         first = self.descend.rule.steps - round(self.keep * self.descend.rule.steps)
         cached: tuple[Tensor, ...] = ()
         drawn: States = ()
+        stepped: States = ()
+
+        def state_of(point: Tensor) -> States:
+            return generators(point.device) if self.potential.draws else ()
 
         def evaluate(potential: Potential, point: Tensor) -> tuple[Tensor, Tensor]:
-            nonlocal cached, drawn
-            drawn = generators(point.device) if self.potential.draws else ()
+            nonlocal cached, drawn, stepped
+            drawn = state_of(point)
             if self.inspect is not None and (not self.steps or knows_step(potential.energy)):
-                return potential.gradient(point, self.inspect)
-            g, energies, *others = self.gradient(potential, point)
+                g, energies = potential.gradient(point, self.inspect)
+                others: list[Tensor] = []
+            else:
+                g, energies, *others = self.gradient(potential, point)
             cached = tuple(others) if len(self.steps) >= first else ()
+            stepped = state_of(point)
             return g, energies
 
         def watch(s: Step) -> None:
             before, after = [store.put(t) for t in s.before], [store.put(t) for t in s.after]
             z, others = store.put(s.z), store.append(cached)
-            self.steps.append(Taken(s.t, z, before, after, others, s.active, s.rows, s.scale, drawn))
+            self.steps.append(Taken(s.t, z, before, after, others, s.active, s.rows, s.scale, drawn, stepped))
 
         # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
         self.energies = self.path.energies if self.gradient is Potential.gradient else []
+        self.end = _norms(self.path.outputs[-1])
         return store.tensors
 
     def path_of(self, results: Sequence[Tensor], taken: int) -> Iterates:
@@ -168,7 +186,7 @@ class Tape:
 
     def pull_back(self, saved: list[Tensor], cotangents: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         """The cotangents of start, features, parameters, and parameters of rule and domain; ``saved`` is used up."""
-        with self.autocast():
+        with self.autocast(), unhooked([*self.potential.parameters(), *self.learned]):
             return _backward(self, saved, cotangents)
 
 
@@ -185,7 +203,11 @@ def replay(
 
     The graph of the energy at the first step is inspected for what these products cannot differentiate.
     """
-    inspect = partial(require_known_tensors, twice=through.exact, forward=through.forward)
+    if any(map(is_lazy, potential.learned)):  # an autograd Function takes the shapes of its inputs as they are
+        with torch.no_grad():
+            potential(descend.first_point(start))
+    forward = through.product if through.forward else None
+    inspect = partial(require_known_tensors, twice=through.exact, forward=forward)
     tape = Tape(descend, potential.detached(), through.product, last, inspect=inspect, detached=detached)
     return replayed_by(tape, potential, start)
 
@@ -282,8 +304,11 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
             z = saved[step.z].detach().requires_grad_()
             state = tuple(saved[i].detach().requires_grad_() for i in step.before)
             g = descend.rule.recall(state, tuple(saved[i].detach() for i in step.after)).detach().requires_grad_()
-            new_z, new_state = descend.step(step.t, z, state, g, active, step.scale)
-            new_y = descend.domain.output(new_z)
+            with drawing_from(step.stepped, z.device):
+                new_z, new_state = descend.step(step.t, z, state, g, active, step.scale)
+                new_y = descend.domain.output(new_z)
+        if k == taken - 1:
+            _require_same_step(tape, new_y.detach())
         bars = [z_bar, y_bar, *(state_bar or [None] * len(new_state))]
         z_bar, g_bar, *others = vjp([new_z, new_y, *new_state], bars, [z, g, *state, *tape.learned])
         state_bar, learned_bars = others[: len(state)], others[len(state) :]
@@ -317,6 +342,24 @@ def _backward(tape: Tape, saved: list[Tensor], cotangents: Sequence[Tensor | Non
     return (_start_bar(tape, saved[0], z_bar, y_bar), *totals)
 
 
+def _norms(y: Tensor) -> Tensor:  # (B, …) -> (B,)
+    return flat(y.detach()).norm(dim=1)
+
+
+def _require_same_step(tape: Tape, y: Tensor) -> None:
+    """Refuse a rule or a domain that takes another step in the backward pass than it took in the descent."""
+    if not y.numel() or (y.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    found, known = _norms(y), tape.end.isfinite()
+    size = tape.end.where(known, 0.0).amax()
+    if bool(((found - tape.end).abs() > _SLACK.get(y.dtype, 0.05) * size).logical_and(known).any()):
+        raise RuntimeError(
+            f"the rule {type(tape.descend.rule).__name__} or the domain {type(tape.descend.domain).__name__} takes "
+            "another step in the backward pass than it took in the descent: it must keep what it changes in the state "
+            "that begin and update return. Do so, or use gradient=Exact()"
+        )
+
+
 def _released(saved: list[Tensor], indices: list[int]) -> list[Tensor]:
     """Saved tensors that are not needed after this step, removed from the list."""
     taken = [saved[i] for i in indices]
@@ -330,6 +373,7 @@ class _Again(Potential):
     """The potential in the backward pass, whose first energies are compared with those of the descent."""
 
     before: Tensor = field(default_factory=lambda: torch.empty(0))
+    again = True
 
     def __call__(self, point: Tensor, part: ScoreFunction | None = None) -> Tensor:
         energies = super().__call__(point, part)

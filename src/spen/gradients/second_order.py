@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from spen.descent.loop import Descend
 from spen.descent.potential import Potential, ScoreFunction, input_gradient
-from spen.gradients.snapshots import drawing_from, generators
+from spen.gradients.snapshots import drawing_from, generators, unhooked, untouched
 
 Products = tuple[Tensor | None, list[Tensor | None]]
 """(H v at the point, and ∂⟨v, ∇E⟩ for each feature tensor, then each parameter); None means zero."""
@@ -40,7 +40,10 @@ def exact_product(
     if not gradient.requires_grad:
         return None, [None] * len(targets)
     try:
-        at_point, *rest = torch.autograd.grad(gradient, [leaf, *targets], direction, allow_unused=True)
+        # A trial leaves the graph behind weights that the user has computed before (``parametrize.cached``).
+        at_point, *rest = torch.autograd.grad(
+            gradient, [leaf, *targets], direction, allow_unused=True, retain_graph=search
+        )
     except RuntimeError as error:
         raise explained(error, potential, point) from error
     return at_point, list(rest)
@@ -56,9 +59,61 @@ def require_second_derivative(potential: Potential, descend: Descend, start: Ten
         return
     rows = torch.zeros(1, dtype=torch.long, device=start.device)
     point = descend.first_point(start[:1])
-    with drawing_from(generators(point.device), point.device):
+    with untouched(point.device, potential.energy), unhooked(potential.parameters()):
         exact_product(potential.detached(rows), point, torch.ones_like(point), search=True)
     _tried.add(potential.energy)
+
+
+def require_same_product(product: Callable[..., Products], potential: Potential, point: Tensor) -> None:
+    """Refuse a product by forward mode that differs from double backprop, on two examples.
+
+    Both differentiate ∇E as autograd computes it. Forward mode passes through ``torch.no_grad()``, and forms J v where
+    Jᵀv is wanted, which differ if a hook or a custom Function changes a gradient.
+    """
+    rows = torch.arange(min(2, point.shape[0]), device=point.device)
+    few, at = potential.detached(rows), point[:2].detach()
+    direction = a_direction(at)
+    with untouched(point.device, potential.energy), unhooked(potential.parameters()):
+        drawn = generators(point.device)
+        found = product(few, at, direction)
+        with drawing_from(drawn, point.device):
+            expected = exact_product(few, at, direction, search=True)
+    if apart(found, expected, point):
+        raise NotTwiceDifferentiable(
+            f"forward mode differentiates the energy {type(potential.energy).__name__} otherwise than double backprop: "
+            "it reads y under torch.no_grad(), a hook or a custom Function changes a gradient, or it changes with "
+            "every evaluation. Write x.detach() for what is constant, or use gradient=Checkpointed()"
+        )
+
+
+def a_direction(point: Tensor) -> Tensor:
+    """A fixed direction in which to compare products; no generator of torch is touched."""
+    draws = torch.Generator().manual_seed(0)
+    return torch.randn(point.shape, generator=draws, dtype=torch.float64).to(point)
+
+
+def apart(found: Products, expected: Products, point: Tensor) -> bool:
+    """Whether two products differ by more than rounding: H v, or ∂⟨v, ∇E⟩ by all features and parameters together."""
+    lowered = torch.is_autocast_enabled(point.device.type)
+    slack = 0.5 if lowered else _APART.get((point.dtype, point.is_cuda), 0.5)
+    pairs = [[(found[0], expected[0])], list(zip(found[1], expected[1], strict=True))]
+    parts = [[(_double(a, b), _double(b, a)) for a, b in part if not (a is None and b is None)] for part in pairs]
+    sizes = [sum(float(b.square().sum()) for _, b in part) ** 0.5 for part in parts]
+    differences = [sum(float((a - b).square().sum()) for a, b in part) ** 0.5 for part in parts]
+    least = 1e4 * torch.finfo(point.dtype).eps * sum(sizes)
+    # Numbers that are not finite are reported elsewhere.
+    return any(d > slack * size + least for d, size in zip(differences, sizes, strict=True))
+
+
+_APART = {(torch.float64, False): 1e-6, (torch.float64, True): 1e-6, (torch.float32, False): 1e-2}
+_APART |= {(torch.float32, True): 0.1}  # products may be in TF32
+
+
+def _double(tensor: Tensor | None, like: Tensor | None) -> Tensor:
+    if tensor is not None:
+        return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
+    assert like is not None
+    return torch.zeros_like(like, dtype=torch.complex128 if like.is_complex() else torch.float64)
 
 
 def explained(error: RuntimeError, potential: Potential, point: Tensor) -> RuntimeError:
@@ -134,17 +189,22 @@ def require_twice_differentiable(potential: Potential, energies: Tensor, point: 
 
 
 def require_known_tensors(
-    potential: Potential, energies: Tensor, point: Tensor, *, twice: bool, forward: bool = False
+    potential: Potential,
+    energies: Tensor,
+    point: Tensor,
+    *,
+    twice: bool,
+    forward: Callable[..., Products] | None = None,
 ) -> None:
     """Refuse an energy that a replay would differentiate wrongly.
 
     Its backward pass sends gradients to the features and to the parameters of the energy, and to nothing else. With
     ``twice`` it needs second derivatives; without, differences of first ones, which half precision cannot supply. With
-    ``forward`` these are taken by forward mode.
+    ``forward``, a product by forward mode, is compared with double backprop.
     """
     known = _known(potential, point)
     graph = Graph.of(energies, known)
-    if forward and on_gpu(point) and any("GroupNorm" in name for name in graph.operations):
+    if forward is not None and on_gpu(point) and any("GroupNorm" in name for name in graph.operations):
         raise NotTwiceDifferentiable(
             f"the energy {type(potential.energy).__name__} normalises groups, and torch's forward mode through "
             "group_norm is wrong on a GPU. Use gradient=Checkpointed() or gradient=Compiled()"
@@ -156,6 +216,8 @@ def require_known_tensors(
             raise unknown_tensor(potential.energy, leaf)
     if not twice and not torch.is_autocast_enabled(point.device.type):
         refuse_half_precision(potential.energy, graph.dtypes)
+    if forward is not None and point.shape[0]:
+        require_same_product(forward, potential, point)
 
 
 def _known(potential: Potential, point: Tensor) -> list[Tensor]:

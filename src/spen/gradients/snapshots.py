@@ -5,7 +5,7 @@ A backward pass evaluates the energy again in the state that it had in the desce
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,6 +38,24 @@ def set_generators(states: States, device: torch.device) -> None:
 
 
 @contextmanager
+def unhooked(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Leaves without their hooks, which would be called for each part of a gradient and again for the whole of it.
+
+    They require a gradient meanwhile, as they did in the descent.
+    """
+    held = [(t, t._backward_hooks, t.requires_grad) for t in tensors if t._backward_hooks or not t.requires_grad]
+    for tensor, _, _ in held:
+        tensor._backward_hooks = None
+        tensor.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for tensor, hooks, wanted in held:
+            tensor.requires_grad_(wanted)
+            tensor._backward_hooks = hooks
+
+
+@contextmanager
 def drawing_from(states: States, device: torch.device) -> Iterator[None]:
     """Draw the numbers that followed a state; afterwards the generators continue from where they were."""
     if not states:
@@ -60,7 +78,8 @@ class Held:
     """
 
     def __init__(self, *modules: nn.Module) -> None:
-        parts = [part for module in modules for part in module.modules()]
+        self._modules = modules
+        parts = _parts(modules)
         places: list[Any] = [own for p in parts for own in (p.__dict__, p._parameters, p._buffers, p._modules)]
         self._places = [(own, dict(own)) for own in places]
         self._kinds = [(part, type(part)) for part in parts]
@@ -69,7 +88,9 @@ class Held:
         self._tensors = [(t, t._version) for t in found if not t.requires_grad and not t.is_inference()]
 
     def settle(self) -> None:
-        """Forget the tensors that have been changed since."""
+        """Forget the tensors that have been changed since; lazy modules have got their shapes."""
+        if any(type(part) is not kind for part, kind in self._kinds):
+            self.__init__(*self._modules)  # type: ignore[misc]
         self._tensors = [(tensor, version) for tensor, version in self._tensors if tensor._version == version]
 
     def require_unchanged(self) -> None:
@@ -112,7 +133,7 @@ class Held:
 @contextmanager
 def untouched(device: torch.device, *modules: nn.Module) -> Iterator[None]:
     """Restore the generators and the buffers of the modules afterwards: a trial is no part of training."""
-    parts = [part for module in modules for part in module.modules()]
+    parts = _parts(modules)
     held = [(p._buffers, n, b, b._version, b.clone()) for p in parts for n, b in p._buffers.items() if b is not None]
     try:
         with drawing_from(generators(device), device):
@@ -122,3 +143,9 @@ def untouched(device: torch.device, *modules: nn.Module) -> Iterator[None]:
             for buffers, name, buffer, version, value in held:
                 if buffers[name] is not buffer or buffer._version != version:
                     buffers[name] = buffer.copy_(value)
+
+
+def _parts(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """All modules in these. Those of TorchScript hold their state elsewhere, and it cannot be exchanged."""
+    found = [part for module in modules for part in module.modules()]
+    return [part for part in found if not isinstance(part, torch.jit.ScriptModule)]

@@ -135,6 +135,13 @@ class Guarded:
 
     def _capture(self, graph: GraphModule, example: list[Any]) -> Callable[..., Any]:
         """The backend of Dynamo: the function that it calls records the inputs and computes nothing."""
+        parts = (node.target for node in graph.graph.nodes if node.op == "call_function")
+        own = (str(part) for part in parts if isinstance(part, torch._ops.HigherOrderOperator))
+        if part := next((name for name in own if name != "autograd_function_apply"), None):
+            raise NotTraceable(
+                f"it holds a part that is traced as a function of its own ({part}): torch.utils.checkpoint, a hook, or "
+                "control flow of torch"
+            )
         (results,) = graph.graph.output_node().args
         if len(results) > self.results:  # type: ignore[arg-type]
             # Dynamo would assign the empty tensors that are returned below in its place.

@@ -20,7 +20,7 @@ from spen.gradients.compiled.guards import Guarded, Key, key_of, signature
 from spen.gradients.forward_over_reverse import ForwardOverReverse
 from spen.gradients.replay import Checkpointed, Replayed, Tape, refuse_replica, replayed_by
 from spen.gradients.second_order import require_known_tensors
-from spen.gradients.snapshots import generators, same, untouched
+from spen.gradients.snapshots import drawing_from, generators, same, untouched
 from spen.protocols import GradientStrategy
 from spen.tensors import flatten, unflatten
 
@@ -171,6 +171,13 @@ class Compiled(GradientStrategy):
             with torch.enable_grad():
                 entry, tensors = slot.loop(descend.domain, descend.rule, descend.stop, leaf)
         except NotTraceable:
+            return Ready(bound, cut)
+        if entry.built is None:
+            before = generators(leaf.device)
+            with drawing_from(before, leaf.device):
+                walk(descend.domain, descend.rule, descend.stop, leaf)
+                entry.built = same(before, generators(leaf.device))
+        if not entry.built:  # the rule draws random numbers: a graph would draw others in the backward pass
             return Ready(bound, cut)
         addresses = (*bound.addresses(), *(t.data_ptr() for t in tensors if t is not leaf))
         recorder = slot.recorders.setdefault((bound.program, entry), Recorder(keep=self.keep))

@@ -24,7 +24,15 @@ from spen.gradients.compiled.guards import Guarded
 from spen.gradients.compiled.keep import cache_results, only_cached
 from spen.gradients.compiled.norms import written_out
 from spen.gradients.compiled.simplify import simplified, speaks_to_host
-from spen.gradients.second_order import NotTwiceDifferentiable, Products, unknown_tensor
+from spen.gradients.second_order import (
+    NotTwiceDifferentiable,
+    Products,
+    a_direction,
+    apart,
+    exact_product,
+    unknown_tensor,
+)
+from spen.gradients.snapshots import unhooked
 from spen.tensors import tensors_of
 
 Flat = Callable[..., list[Tensor]]
@@ -193,7 +201,11 @@ class Program:
                 rows_of.append(list(found[:here]))
                 sums = torch._foreach_add(sums, list(found[here:])) if sums else list(found[here:])  # type: ignore[assignment]
             joined = iter([*(self.chunks.joined(parts) for parts in zip(*rows_of, strict=True)), *sums])
-        at_point, *present = (next(joined) if there else None for there in self._present)
+        return self._named(joined)
+
+    def _named(self, results: Iterator[Tensor]) -> Products:
+        """H v, and the other results in the order of the potential's features and parameters."""
+        at_point, *present = (next(results) if there else None for there in self._present)
         rest: list[Tensor | None] = [None] * self._number
         for target, bar in zip(self._targets, present, strict=True):
             rest[target] = bar
@@ -220,6 +232,24 @@ class Program:
                 again = self._gradient(*inputs)[0].double()
             if not float((found - again).norm()) <= 1e-4 * size + least:
                 raise NotTraceable(f"{name} changes a tensor that it reads whenever it is evaluated. {INSTEAD}")
+        if self._product is not None:
+            self._require_same_product(inputs, potential, point, name)
+
+    def _require_same_product(self, inputs: list[Tensor], potential: Potential, point: Tensor, name: str) -> None:
+        """Refuse products that differ from double backprop."""
+        assert self._product is not None
+        direction = a_direction(point)
+        at, *others = inputs
+        with torch.no_grad():
+            cached = self._kept(at, *others) if self._kept is not None else []
+            found = self._named(iter(self._product(at, direction, *others, *cached)))
+        with unhooked(potential.parameters()):
+            expected = exact_product(potential.detached(), point, direction, search=True)
+        if apart(found, expected, point):
+            raise NotTraceable(
+                f"{name} cannot be compiled: its program has another second derivative than double backprop. If it "
+                f"reads y under torch.no_grad(), write x.detach() for what is constant. {INSTEAD}"
+            )
 
     def _cut(self, inputs: list[Tensor], rows: slice, moving: int) -> list[Tensor]:
         """The inputs of a chunk: of the first ``moving`` its rows, of the others everything."""
