@@ -30,7 +30,7 @@ from spen.gradients import Compiled, ForwardOverReverse
 from spen.gradients.compiled import ops
 from spen.gradients.compiled.choose import seconds_of
 from spen.gradients.compiled.lower import Passes, lowered
-from spen.gradients.compiled.trace import Bound
+from spen.gradients.compiled.program import Bound
 
 PRECISIONS: dict[str, torch.dtype | None] = {"tf32": None, "bf16": torch.bfloat16}
 OFF = Passes(pairs=False, pointwise=False, turned=False, kernels=False, layout=torch.channels_last)

@@ -11,7 +11,7 @@ from benchmarks.measure import cpu_peak
 from spen.domains import Reals, Simplex
 from spen.gradients import Checkpointed, Compiled, Exact
 from spen.gradients.compiled.keep import cache_results
-from spen.gradients.compiled.trace import Chunks, Program, zeroed
+from spen.gradients.compiled.program import Chunks, Program, zeroed
 from spen.protocols import Domain
 from spen.testing import check_strategy
 from tests.helpers import distance, gradients, prior

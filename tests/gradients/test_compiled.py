@@ -20,8 +20,8 @@ from spen.domains import Reals
 from spen.energies import Energy
 from spen.gradients import Checkpointed, Compiled, Exact, FiniteDifference, ForwardOverReverse
 from spen.gradients.compiled import NotTraceable
+from spen.gradients.compiled.program import Bound
 from spen.gradients.compiled.simplify import simplified, speaks_to_host
-from spen.gradients.compiled.trace import Bound
 from spen.rules import Momentum
 from spen.testing.strategy import all_domains, all_rules, dividing_stop, example_model
 from tests.helpers import gradients, prior

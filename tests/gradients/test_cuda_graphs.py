@@ -19,7 +19,7 @@ from spen.energies import Linear
 from spen.gradients import Compiled, Exact, ForwardOverReverse
 from spen.gradients.compiled import cuda_graphs
 from spen.gradients.compiled.cuda_graphs import Captured, NotCapturable, Recorder
-from spen.gradients.compiled.trace import Bound
+from spen.gradients.compiled.program import Bound
 from spen.gradients.replay import Tape
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent, Momentum

@@ -20,8 +20,8 @@ from spen.energies import Energy, Linear
 from spen.gradients import Checkpointed, Compiled, Exact, ForwardOverReverse
 from spen.gradients.compiled.fx_nodes import writes
 from spen.gradients.compiled.keep import cache_results, only_cached
+from spen.gradients.compiled.program import Bound, Program
 from spen.gradients.compiled.simplify import simplified
-from spen.gradients.compiled.trace import Bound, Program
 from spen.objectives import EndToEnd, squared_error
 from spen.rules import GradientDescent
 from spen.testing import check_strategy

@@ -22,7 +22,7 @@ from spen.gradients.compiled.convolutions import FORWARD, INPUT, WEIGHT, Convolu
 from spen.gradients.compiled.lower import Passes, lowered
 from spen.gradients.compiled.pairing import paired
 from spen.gradients.compiled.pointwise import without_narrow_products
-from spen.gradients.compiled.trace import Bound
+from spen.gradients.compiled.program import Bound
 from spen.tasks.denoising.energy import DeepPrior
 
 aten = torch.ops.aten

@@ -25,7 +25,7 @@ from spen.protocols import GradientStrategy
 from spen.tensors import flatten, unflatten
 
 if TYPE_CHECKING:  # the compiler takes seconds to import: only a program needs it
-    from spen.gradients.compiled.trace import Bound, Program
+    from spen.gradients.compiled.program import Bound, Program
 
 
 class Compiled(GradientStrategy):
@@ -125,7 +125,8 @@ class Compiled(GradientStrategy):
 
     def _found(self, slot: _Slot, descend: Descend, cut: Potential, start: Tensor, differentiated: bool) -> Ready:
         from spen.gradients.compiled.lower import lowered
-        from spen.gradients.compiled.trace import Bound, Chunks, Program, evaluate
+        from spen.gradients.compiled.program import Bound, Chunks, Program
+        from spen.gradients.compiled.trace import evaluate
 
         chunks = Chunks(start.shape[0], self.rows)
         one = cut if chunks.number == 1 else cut.detached(torch.arange(chunks.size, device=start.device))
