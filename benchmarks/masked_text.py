@@ -8,16 +8,15 @@
 For each T it trains one model per seed and prints the loss on hidden characters of held-out text after 1 … 4T steps,
 the last learned rate standing for the further ones. ``--draw-steps`` draws the steps of each training batch from T,
 3T/2 and 2T. ``--costs`` trains nothing: time and memory of a training step by finite differences through fused
-attention, beside double backprop, which needs the unfused one. The text is that of Python's own manual (`pydoc_data`),
-which every installation has, or a file (--text).
+attention, beside exact products by forward mode and double backprop, which need the unfused one. The text is that of
+Python's own manual (`pydoc_data`), which every installation has, or a file (--text).
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +26,11 @@ from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
 import spen
+from benchmarks.measure import Step, measure
 from benchmarks.transformer import Layer, set_fused
 from spen.domains import Simplex
 from spen.energies import Energy, EntropySmoothed
-from spen.gradients import Exact, FiniteDifference, GradientStrategy
+from spen.gradients import Exact, FiniteDifference, ForwardOverReverse, GradientStrategy
 from spen.objectives import EndToEnd
 from spen.rules import GradientDescent
 from spen.training import fit, joint
@@ -150,27 +150,6 @@ def losses_by_steps(model: spen.SPEN, source: TextSource, steps: list[int]) -> d
     return {t: total / source.count() for t, total in sums.items()}
 
 
-def cost(model: spen.SPEN, x: Masked, gradient: GradientStrategy, fused: bool, repeats: int = 5) -> tuple[float, float]:
-    """Milliseconds and GiB of a training step; memory is known on a GPU alone."""
-    model.minimizer.gradient = gradient
-    set_fused(model, fused)
-    device = x.hidden.device
-    times = []
-    for _ in range(repeats + 2):
-        _wait(device)
-        began = time.perf_counter()
-        EndToEnd(hidden_loss)(model, x, x).backward()
-        _wait(device)
-        times.append(1000 * (time.perf_counter() - began))
-    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else float("nan")
-    return statistics.median(times[2:]), memory
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
 def train(arguments: argparse.Namespace, text: Tensor, vocabulary: int, steps: int, seed: int) -> spen.SPEN | None:
     """A model of T steps in its run folder; None if the seconds ran out before its end."""
     torch.manual_seed(seed)
@@ -244,18 +223,27 @@ def main() -> None:
 
 def print_costs(arguments: argparse.Namespace, source: TextSource, vocabulary: int, every: list[int]) -> None:
     """Time and memory of a training step, for each T."""
-    x = Masked(*(part.to(arguments.device) for part in next(iter(source.batches(0)))[0]))
+    device = torch.device(arguments.device)
+    x = Masked(*(part.to(device) for part in next(iter(source.batches(0)))[0]))
     size = (vocabulary, arguments.length, arguments.width, arguments.layers)
+
+    def step_of(steps: int, gradient: GradientStrategy, fused: bool) -> Step:
+        model = build(*size, steps, gradient).to(device)
+        set_fused(model, fused)
+        weights = [p for p in model.parameters() if p.requires_grad]
+        loss = EndToEnd(hidden_loss)
+        return lambda: [g for g in torch.autograd.grad(loss(model, x, x), weights, allow_unused=True) if g is not None]
+
     for steps in every:
         for label, gradient, fused in (
             ("finite differences, fused", FiniteDifference(), True),
+            ("forward over reverse, unfused", ForwardOverReverse(), False),
             ("double backprop, unfused", Exact(), False),
         ):
-            model = build(*size, steps, gradient).to(arguments.device)
-            if torch.cuda.is_available():
-                torch.cuda.reset_peak_memory_stats()
-            milliseconds, memory = cost(model, x, gradient, fused)
-            print(f"{steps:<4d} {label:28s} {milliseconds:8.1f} ms {memory:6.2f} GiB", flush=True)
+            found = measure(partial(step_of, steps, gradient, fused), device, seconds=5, repeats=20)
+            print(
+                f"{steps:<4d} {label:30s} {1000 * found.median:8.1f} ms {found.peak_bytes / 2**20:8.1f} MiB", flush=True
+            )
 
 
 if __name__ == "__main__":
