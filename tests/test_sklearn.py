@@ -309,3 +309,18 @@ def test_prediction_costs_at_most_twenty_of_an_mlps() -> None:
         return min(times)
 
     assert seconds(model.predict) <= 20 * seconds(mlp.predict)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float64", "sparse"])
+def test_moments_of_inputs_are_exact(kind: str) -> None:
+    X = np.random.default_rng(0).normal(size=(500, 3))
+    X[:, 1] += 1e4
+    X[:, 2] = 0.1
+    y = (X[:, 0] > 0).astype(int)
+    given = {"float32": X.astype(np.float32), "float64": X, "sparse": scipy.sparse.csr_matrix(X.astype(np.float32))}[
+        kind
+    ]
+    model = SPENClassifier(**SMALL, max_iter=1).fit(given, y)
+    (standardize,) = (m for m in model.model_.modules() if type(m).__name__ == "Standardize")
+    np.testing.assert_allclose(standardize.deviation.numpy(), [X[:, 0].std(), X[:, 1].std(), 1.0], rtol=1e-3)
+    np.testing.assert_allclose(standardize.mean.numpy(), X.mean(0), rtol=1e-5)

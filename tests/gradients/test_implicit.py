@@ -162,10 +162,8 @@ def test_products_come_from_strategies_that_have_some(
         make(through)
 
 
-def test_it_would_be_wrong_at_three_steps() -> None:
-    """Why it refuses: the same product at y_3 is not the gradient of y_3 (the lesson of Sec. 2.3)."""
+def test_three_steps_are_no_minimum() -> None:
+    """A loose stop calls them converged, and the implicit gradient at y_3 is not that of y_3 (Sec. 2.3)."""
     x, target = _batch()
-    exact = gradients_of(_model(Reals(), Exact(), steps=3), x, target, LAST)
-    loose = gradients_of(_model(Reals(), Implicit(), steps=3, tolerance=1e9), x, target, LAST)
-    name = "energy.mix.weight"
-    assert float((loose[name] - exact[name]).norm() / exact[name].norm()) > 0.2
+    with pytest.raises(RuntimeError, match="the descent stopped far from it, since its steps were small"):
+        gradients_of(_model(Reals(), Implicit(), steps=3, tolerance=1e9), x, target, LAST)

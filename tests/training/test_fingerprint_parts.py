@@ -240,3 +240,27 @@ def test_a_function_in_a_table_that_it_reads_is_described() -> None:
 def test_the_tensor_that_weighs_an_energy_counts() -> None:
     one, again, other = (describe_module(torch.tensor(w) * Linear(), values=False) for w in (0.5, 0.5, 5.0))
     assert one == again != other
+
+
+PAIRS: dict[str, Callable[[Any], nn.Module]] = {
+    "delta": lambda v: nn.HuberLoss(delta=[1.0, 2.0][v]),
+    "label smoothing": lambda v: nn.CrossEntropyLoss(label_smoothing=[0.0, 0.1][v]),
+    "reduction": lambda v: nn.MSELoss(reduction=["mean", "sum"][v]),
+    "heads": lambda v: nn.MultiheadAttention(8, [2, 4][v]),
+    "activation": lambda v: nn.TransformerEncoderLayer(8, 2, 8, activation=["relu", "gelu"][v]),
+    "norm first": lambda v: nn.TransformerEncoderLayer(8, 2, 8, norm_first=bool(v)),
+    "nonlinearity": lambda v: nn.RNN(4, 4, nonlinearity=["tanh", "relu"][v]),
+    "iterations": lambda v: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4), n_power_iterations=1 + v),
+    "eval mode": lambda v: nn.ModuleList([nn.Sequential(nn.Dropout(0.5)).train(not v)]),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_options_of_torchs_layers_and_losses_count(name: str) -> None:
+    def described(value: int) -> Any:
+        torch.manual_seed(0)
+        return describe(PAIRS[name](value))
+
+    first, again, other = described(0), described(0), described(1)
+    assert first == again
+    assert first != other

@@ -137,7 +137,12 @@ class Descend:
     ) -> Tensor:
         """(B,): the largest of 1, ½, ¼ …, or 0, of the direction that does not raise the energy of each example."""
         with torch.random.fork_rng([z.device] if z.is_cuda else []):  # the step itself draws the same numbers
-            direction, _ = self.rule.update(t, z, g, state)
+            return self._tried(potential, t, z, state, g, before, rows)
+
+    def _tried(
+        self, potential: Potential, t: int, z: Tensor, state: State, g: Tensor, before: Tensor, rows: Tensor | None
+    ) -> Tensor:
+        direction, _ = self.rule.update(t, z, g, state)
         if rows is not None:  # NaN where an example is frozen, and nothing is ≤ NaN
             before = torch.full_like(before, torch.inf).index_copy(0, rows, before.index_select(0, rows))
         scale = z.new_ones(z.shape[0])
@@ -153,8 +158,8 @@ class Descend:
 
 def _energies(potential: Potential, point: Tensor, rows: Tensor | None) -> Tensor:
     if rows is None:
-        return potential(point)
-    part = potential(point.index_select(0, rows))
+        return potential.value(point)
+    part = potential.value(point.index_select(0, rows))
     return part.new_full((point.shape[0],), -torch.inf).index_copy(0, rows, part)
 
 

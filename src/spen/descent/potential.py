@@ -120,6 +120,17 @@ class Potential:
             )
         return _added([f for _, f, closed in terms if not closed]), _added([f for _, f, closed in terms if closed])
 
+    def value(self, point: Tensor) -> Tensor:
+        """E at a point, detached. An energy may call autograd itself, which needs a graph."""
+        try:
+            with torch.no_grad():
+                return self(point)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+        with torch.enable_grad():
+            return self(point.detach().requires_grad_()).detach()
+
     def gradient(self, point: Tensor, inspect: Inspect | None = None) -> tuple[Tensor, Tensor]:
         """(∇E, E) at a point, detached. ``inspect`` is called with the energies, before their graph is freed."""
         with torch.enable_grad():

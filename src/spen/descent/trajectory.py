@@ -62,8 +62,7 @@ class Trajectory:
 
         An energy that knows the step scores y_t at step t, and y_T at the last step, T − 1.
         """
-        with torch.no_grad():
-            final = self._potential(self.output.detach())
+        final = self._potential.value(self.output.detach())
         rows = [*self._energies, *[torch.full_like(final, torch.nan)] * (len(self.outputs) - len(self._energies))]
         values = torch.stack([*rows, final])
         return torch.where(values.isnan() & self._stopped(values), final, values)

@@ -188,7 +188,8 @@ class Scaled(Energy):
         elif isinstance(weight, nn.Parameter):
             self.weight = weight
         elif isinstance(weight, Tensor):
-            self.register_buffer("weight", weight.to(torch.promote_types(weight.dtype, torch.float16), copy=True))
+            exact = weight.is_floating_point() or weight.is_complex()
+            self.register_buffer("weight", weight.to(weight.dtype if exact else torch.get_default_dtype(), copy=True))
         else:
             self.weight = float(weight)
 

@@ -138,13 +138,13 @@ def problem_of(
 def held_bytes(descend: Descend, potential: Potential, start: Tensor) -> tuple[int, set[str]]:
     """The bytes that autograd keeps for one step of double backprop, and the operations of the energy."""
     cut = potential.detached()
-    own = {t.untyped_storage().data_ptr() for t in (*potential.energy.parameters(), *cut.feature_tensors())}
+    known = (*potential.energy.parameters(), *cut.feature_tensors())
+    own = {storage.data_ptr() for tensor in known for storage in _storages(tensor)}
     storages: dict[int, int] = {}
     operations: set[str] = set()
 
     def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
+        storages.update((storage.data_ptr(), storage.nbytes()) for storage in _storages(tensor))
         return tensor
 
     point = descend.first_point(start)
@@ -191,9 +191,16 @@ def _weights(y: Tensor) -> Tensor:
     return torch.linspace(-1, 1, y[0].numel(), device=y.device, dtype=y.dtype).view(y.shape[1:])
 
 
+def _storages(tensor: Tensor) -> list[torch.UntypedStorage]:
+    """The memory of a tensor; a sparse one has that of its indices and values."""
+    if tensor.layout is torch.strided:
+        return [tensor.untyped_storage()]
+    return [t.untyped_storage() for t in (tensor._indices(), tensor._values())] if tensor.is_sparse else []
+
+
 def distance(gradients: list[Tensor], reference: list[Tensor]) -> float:
-    difference = sum(float((a - b).double().square().sum()) for a, b in zip(gradients, reference, strict=True))
-    size = sum(float(b.double().square().sum()) for b in reference)
+    difference = sum(float((a - b).abs().double().square().sum()) for a, b in zip(gradients, reference, strict=True))
+    size = sum(float(b.abs().double().square().sum()) for b in reference)
     return (difference / size) ** 0.5 if size > 0 else difference**0.5
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +13,7 @@ from spen.descent.loop import Descend, Iterates
 from spen.descent.potential import Potential, identity
 from spen.energies.compose import knows_step
 from spen.gradients.replay import Replayed, autocast_of, refuse_replica, through_or_default
-from spen.gradients.second_order import require_known_tensors
-from spen.gradients.snapshots import Held, unhooked
+from spen.gradients.snapshots import Held, generators, same, unhooked
 from spen.protocols import Domain, GradientStrategy
 from spen.tensors import flat
 
@@ -73,9 +71,14 @@ class Implicit(GradientStrategy):
             )
         plain = Potential.of(potential.energy, potential.features, identity)
         cut, held = plain.detached(), Held(potential.energy, descend.domain)
-        through = self.through
-        forward = through.product if through.forward else None
-        cut.gradient(path.outputs[-1], partial(require_known_tensors, twice=through.exact, forward=forward))
+        before = generators(start.device)
+        cut.gradient(path.outputs[-1], self.through.inspect)
+        if not same(before, generators(start.device)):
+            name = type(potential.energy).__name__
+            raise ValueError(
+                f"Implicit needs a minimiser, but the energy {name} draws random numbers and is another "
+                "function at every evaluation. Use a strategy that differentiates the steps, such as Checkpointed()"
+            )
         held.settle()
         tape = _Tape(descend.domain, cut, self, held, autocast_of(start))
         path.outputs = list(_Minimiser.apply(tape, *path.outputs, *plain.feature_tensors(), *plain.parameters()))
@@ -117,8 +120,28 @@ class _Minimiser(torch.autograd.Function):
         answer = ctx.saved_tensors[0].detach()
         with tape.held.put_back(), tape.autocast(), unhooked(tape.potential.parameters()):
             solution = _solve(tape, answer, cotangents[-1])
+            _require_minimiser(tape, answer, cotangents[-1], solution)
             _, bars = tape.strategy.through.product(tape.potential, answer, solution)
         return (None, *nothing, *(None if bar is None else -bar for bar in bars))
+
+
+def _require_minimiser(tape: _Tape, answer: Tensor, cotangent: Tensor, solution: Tensor) -> None:
+    """Refuse an answer that is far from the minimiser: small steps converge anywhere.
+
+    With u = H⁻¹v, the way that is left changes the loss by ⟨u, ∇E⟩, to first order. Beside ‖v‖‖ŷ‖ it must be small.
+    """
+    slope, _ = tape.potential.gradient(answer)
+    left = flat(solution * slope).sum(1).abs()
+    whole = flat(cotangent).norm(dim=1) * flat(answer).norm(dim=1)
+    if bool((left > _LEFT * whole).any()):
+        raise RuntimeError(
+            "Implicit needs a minimiser, but the descent stopped far from it, since its steps were small: the rest of "
+            f"the way changes y by more than {_LEFT:.0%}. Use larger rates, a smaller tolerance of the stop, or a "
+            "strategy that differentiates the steps, such as Checkpointed()"
+        )
+
+
+_LEFT = 0.05
 
 
 def _solve(tape: _Tape, answer: Tensor, cotangent: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from torch.nn.parameter import is_lazy
 from spen.descent.loop import Descend, Iterates, Step
 from spen.descent.potential import Inspect, Potential, is_replica
 from spen.energies.compose import knows_step
-from spen.gradients.pull_back import norms, pull_back
+from spen.gradients.pull_back import projected, pull_back
 from spen.gradients.second_order import Products, exact_product, require_known_tensors
 from spen.gradients.snapshots import Held, States, generators, same, set_generators, unhooked
 from spen.protocols import GradientStrategy
@@ -44,9 +44,17 @@ class Replayed(GradientStrategy):
     forward = False
     """True: the products are formed by forward mode."""
 
+    radius: float | None = None
+    """Of finite differences, if it was given."""
+
     @abstractmethod
     def product(self, potential: Potential, point: Tensor, direction: Tensor) -> Products:
         """H v and ∂⟨v, ∇E⟩ at a point, for features and parameters in the order of the potential."""
+
+    def inspect(self, potential: Potential, energies: Tensor, point: Tensor) -> None:
+        """Refuse an energy, by its graph at the first step, that the products cannot differentiate."""
+        forward = self.product if self.forward else None
+        require_known_tensors(potential, energies, point, twice=self.exact, forward=forward, radius=self.radius)
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
         return replay(descend, potential, start, self)
@@ -106,7 +114,8 @@ class Tape:
     path: Iterates = field(default_factory=Iterates)
     steps: list[Taken] = field(default_factory=list)
     energies: list[Tensor] = field(default_factory=list)  # of the steps; empty if the energy is a program
-    end: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,): the norms of the last output
+    end: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,): where the last step went
+    changing: bool = False  # the descent has changed a tensor in place that the energy holds
     autocast: Callable[[], torch.autocast] = lambda: torch.autocast("cpu", enabled=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +138,7 @@ class Tape:
             self.potential = replace(self.potential, draws=True)
             set_generators(begin, start.device)
             saved = self._record(start)
-        self.held.settle()
+        self.changing = self.held.settle()
         return saved
 
     def _record(self, start: Tensor) -> list[Tensor]:
@@ -164,7 +173,8 @@ class Tape:
         # start may be y_0 itself; a fresh alias keeps an input of the Function from being one of its outputs.
         self.path = self.descend(self.potential, start.detach(), evaluate, watch=watch)
         self.energies = self.path.energies if self.gradient is Potential.gradient else []
-        self.end = norms(self.path.outputs[-1])
+        before = self.descend.domain.output(store.tensors[self.steps[-1].z])
+        self.end = projected(before, self.path.outputs[-1])
         return store.tensors
 
     def path_of(self, results: Sequence[Tensor], taken: int) -> Iterates:
@@ -199,9 +209,7 @@ def replay(
     if any(map(is_lazy, potential.learned)):  # an autograd Function takes the shapes of its inputs as they are
         with torch.no_grad():
             potential(descend.first_point(start))
-    forward = through.product if through.forward else None
-    inspect = partial(require_known_tensors, twice=through.exact, forward=forward)
-    tape = Tape(descend, potential.detached(), through.product, last, inspect=inspect, detached=detached)
+    tape = Tape(descend, potential.detached(), through.product, last, inspect=through.inspect, detached=detached)
     return replayed_by(tape, potential, start)
 
 

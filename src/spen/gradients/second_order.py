@@ -54,11 +54,14 @@ _tried: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def require_second_derivative(potential: Potential, descend: Descend, start: Tensor) -> None:
-    """Try the second derivative on one example, once for each energy, while the error can still be explained."""
+    """Try the second derivative on one example, once for each energy, while the error can still be explained.
+
+    The example is there twice: batch norm in training mode refuses a batch of one.
+    """
     if potential.energy in _tried:
         return
-    rows = torch.zeros(1, dtype=torch.long, device=start.device)
-    point = descend.first_point(start[:1])
+    rows = torch.zeros(2, dtype=torch.long, device=start.device)
+    point = descend.first_point(start[rows])
     with untouched(point.device, potential.energy), unhooked(potential.parameters()):
         exact_product(potential.detached(rows), point, torch.ones_like(point), search=True)
     _tried.add(potential.energy)
@@ -92,14 +95,17 @@ def a_direction(point: Tensor) -> Tensor:
     return torch.randn(point.shape, generator=draws, dtype=torch.float64).to(point)
 
 
-def apart(found: Products, expected: Products, point: Tensor) -> bool:
-    """Whether two products differ by more than rounding: H v, or ∂⟨v, ∇E⟩ by all features and parameters together."""
-    lowered = torch.is_autocast_enabled(point.device.type)
+def apart(found: Products, expected: Products, point: Tensor, *, lowered: bool = False) -> bool:
+    """Whether two products differ by more than rounding: H v, or ∂⟨v, ∇E⟩ by all features and parameters together.
+
+    ``lowered`` says that one of them has a shorter type of numbers than the point; under autocast both have.
+    """
+    lowered = lowered or torch.is_autocast_enabled(point.device.type)
     slack = 0.5 if lowered else _APART.get((point.dtype, point.is_cuda), 0.5)
     pairs = [[(found[0], expected[0])], list(zip(found[1], expected[1], strict=True))]
     parts = [[(_double(a, b), _double(b, a)) for a, b in part if not (a is None and b is None)] for part in pairs]
-    sizes = [sum(float(b.square().sum()) for _, b in part) ** 0.5 for part in parts]
-    differences = [sum(float((a - b).square().sum()) for a, b in part) ** 0.5 for part in parts]
+    sizes = [sum(float(b.abs().square().sum()) for _, b in part) ** 0.5 for part in parts]
+    differences = [sum(float((a - b).abs().square().sum()) for a, b in part) ** 0.5 for part in parts]
     least = 1e4 * torch.finfo(point.dtype).eps * sum(sizes)
     # Numbers that are not finite are reported elsewhere.
     return any(d > slack * size + least for d, size in zip(differences, sizes, strict=True))
@@ -164,11 +170,13 @@ class Graph:
                 continue
             seen.add(node)
             operations.add(node.name())
-            if isinstance(node, torch.autograd.function.BackwardCFunction):
+            function = isinstance(node, torch.autograd.function.BackwardCFunction)
+            if function:
                 names.update(_once_differentiable(node))
-            elif (leaf := getattr(node, "variable", None)) is not None:
-                leaves.append(leaf)
-            dtypes.update(meta.dtype for meta in node._input_metadata)
+            if not function and (leaf := getattr(node, "variable", None)) is not None:
+                leaves.append(leaf)  # whose type is not that of an operation
+            else:
+                dtypes.update(meta.dtype for meta in node._input_metadata)
             stack.extend(parent for parent, _ in node.next_functions)
         return cls(sorted(names), leaves, dtypes, operations)
 
@@ -195,12 +203,13 @@ def require_known_tensors(
     *,
     twice: bool,
     forward: Callable[..., Products] | None = None,
+    radius: float | None = None,
 ) -> None:
     """Refuse an energy that a replay would differentiate wrongly.
 
     Its backward pass sends gradients to the features and to the parameters of the energy, and to nothing else. With
     ``twice`` it needs second derivatives; without, differences of first ones, which half precision cannot supply. With
-    ``forward``, a product by forward mode, is compared with double backprop.
+    ``forward``, a product by forward mode, is compared with double backprop. ``radius`` is that of the differences.
     """
     known = _known(potential, point)
     graph = Graph.of(energies, known)
@@ -216,6 +225,12 @@ def require_known_tensors(
             raise unknown_tensor(potential.energy, leaf)
     if not twice and not torch.is_autocast_enabled(point.device.type):
         refuse_half_precision(potential.energy, graph.dtypes)
+        if radius is None and point.dtype is torch.float64 and torch.float32 in graph.dtypes:
+            raise ValueError(
+                f"the energy {type(potential.energy).__name__} computes in torch.float32 and y is in torch.float64, so "
+                "the default radius of finite differences is too small: use one type for both, or "
+                "FiniteDifference(radius=1e-2)"
+            )
     if forward is not None and point.shape[0]:
         require_same_product(forward, potential, point)
 

@@ -87,11 +87,16 @@ class Held:
         found = (value for _, own in self._places for value in own.values() if isinstance(value, Tensor))
         self._tensors = [(t, t._version) for t in found if not t.requires_grad and not t.is_inference()]
 
-    def settle(self) -> None:
-        """Forget the tensors that have been changed since; lazy modules have got their shapes."""
+    def settle(self) -> bool:
+        """Forget the tensors that have been changed since, and say whether there are any.
+
+        Lazy modules have got their shapes.
+        """
         if any(type(part) is not kind for part, kind in self._kinds):
             self.__init__(*self._modules)  # type: ignore[misc]
-        self._tensors = [(tensor, version) for tensor, version in self._tensors if tensor._version == version]
+        same = [(tensor, version) for tensor, version in self._tensors if tensor._version == version]
+        changed, self._tensors = len(same) < len(self._tensors), same
+        return changed
 
     def require_unchanged(self) -> None:
         """Raise if a tensor was changed in place."""

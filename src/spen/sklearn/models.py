@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse
 import torch
+from sklearn.utils.sparsefuncs import mean_variance_axis
 from torch import Tensor, nn
 
 from spen.domains import Box, Reals, Simplex
@@ -56,7 +57,7 @@ def build(
     mlp = LabelMLP(inputs.shape[1], outputs, hidden, standardize=True, dropout=dropout).to(dtype)
     for module in mlp.modules():
         if isinstance(module, Standardize):
-            module.measure(*(torch.as_tensor(m, dtype=dtype) for m in _mean_and_variance(inputs)))
+            module.measure(*(torch.as_tensor(m) for m in _mean_and_variance(inputs)))
     if isinstance(energy, nn.Module):
         network: nn.Module = energy
     elif callable(energy):
@@ -160,6 +161,5 @@ def _rows(x: Table, rows: Tensor, *, like: Tensor) -> Tensor:
 
 def _mean_and_variance(x: Table) -> tuple[np.ndarray, np.ndarray]:
     if scipy.sparse.issparse(x):
-        mean = np.asarray(x.mean(0)).ravel()
-        return mean, np.asarray(x.multiply(x).mean(0)).ravel() - mean**2
-    return x.mean(0), x.var(0)
+        return mean_variance_axis(x.tocsr().astype(np.float64), axis=0)
+    return x.mean(0, dtype=np.float64), x.var(0, dtype=np.float64)

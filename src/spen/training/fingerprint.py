@@ -190,16 +190,25 @@ def _submodule(part: nn.Module, whole: nn.Module) -> Any:
     if isinstance(part, Positive):
         values = {} if part.learned else {"values": describe(part.log.detach().double().exp().flatten().tolist())}
         return {"class": "Positive", "learned": part.learned, **values}
+    mode = {"training": False} if whole.training and not part.training else {}  # fit leaves it so
     if isinstance(part, nn.ModuleList | nn.ModuleDict | nn.Sequential):
-        return _class(type(part))
+        return _with_options(type(part), mode)
     if _package(type(part)) == "torch":
-        return _with_options(type(part), {"options": part.extra_repr()} if part.extra_repr() else {})
+        return _with_options(type(part), {**_of_torch(part), **mode})
     others = {id(p) for p in whole.modules()} - {id(part)}  # described under their own names
 
     def inner(value: Any) -> Any:
         return type(value).__qualname__ if id(value) in others else describe(value, _inside=(id(part),))
 
-    return _with_options(type(part), options(part, inner))
+    return _with_options(type(part), {**options(part, inner), **mode})
+
+
+def _of_torch(part: nn.Module) -> dict[str, Any]:
+    """The options of a layer or loss of torch. Some have no ``extra_repr``: attention, losses, recurrent nets."""
+    plain = (bool, int, float, str, tuple, types.FunctionType, types.BuiltinFunctionType)
+    own = {n: v for n, v in vars(part).items() if isinstance(v, plain) and not n.startswith("_") and n != "training"}
+    text = {"options": part.extra_repr()} if part.extra_repr() else {}
+    return {**text, **{name: describe(value) for name, value in own.items()}}
 
 
 def _with_options(kind: type, found: dict[str, Any]) -> Any:

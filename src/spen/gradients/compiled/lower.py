@@ -203,6 +203,8 @@ def _rewrite(program: GraphModule, precision: torch.dtype | None, layout: torch.
             _rewrite_backward(graph, node, precision, layout)
         elif precision is not None and node.target in (aten.mm.default, aten.bmm.default):
             _rewrite_product(graph, node, precision)
+        elif precision is not None and node.target is aten.addmm.default and not node.kwargs:
+            _rewrite_product(graph, _without_bias(graph, node), precision)
     graph.eliminate_dead_code()
     program.recompile()
 
@@ -260,6 +262,18 @@ def _rewrite_backward(graph: Graph, node: Node, precision: torch.dtype | None, l
         user.replace_all_uses_with(part)
         graph.erase_node(user)
     graph.erase_node(node)
+
+
+def _without_bias(graph: Graph, node: Node) -> Node:
+    """The product of an addmm, to which the bias is then added in full precision."""
+    bias, a, b = node.args
+    with graph.inserting_before(node):
+        product = graph.call_function(aten.mm.default, (a, b))
+        result = graph.call_function(aten.add.Tensor, (product, bias))
+    product.meta["val"] = result.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(result)
+    graph.erase_node(node)
+    return product
 
 
 def _rewrite_product(graph: Graph, node: Node, precision: torch.dtype) -> None:

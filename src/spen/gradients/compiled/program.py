@@ -202,9 +202,19 @@ class Program:
         return at_point, rest
 
     def require_same(
-        self, tensors: tuple[Tensor, ...], potential: Potential, point: Tensor, plain: tuple[Tensor, Tensor], name: str
+        self,
+        tensors: tuple[Tensor, ...],
+        potential: Potential,
+        point: Tensor,
+        plain: tuple[Tensor, Tensor],
+        name: str,
+        *,
+        lowered: bool,
     ) -> None:
-        """Refuse a program whose ∇E differs from ``plain``, that of the energy at the same point."""
+        """Refuse a program whose ∇E differs from ``plain``, that of the energy at the same point.
+
+        ``lowered``: products have been given a lower precision.
+        """
         gradient, energies = (t.double() for t in plain)
         if not bool(gradient.isfinite().all()):
             return
@@ -223,9 +233,11 @@ class Program:
             if not float((found - again).norm()) <= 1e-4 * size + least:
                 raise NotTraceable(f"{name} changes a tensor that it reads whenever it is evaluated. {INSTEAD}")
         if self._product is not None:
-            self._require_same_product(inputs, potential, point, name)
+            self._require_same_product(inputs, potential, point, name, lowered=lowered)
 
-    def _require_same_product(self, inputs: list[Tensor], potential: Potential, point: Tensor, name: str) -> None:
+    def _require_same_product(
+        self, inputs: list[Tensor], potential: Potential, point: Tensor, name: str, *, lowered: bool
+    ) -> None:
         """Refuse products that differ from double backprop."""
         assert self._product is not None
         direction = a_direction(point)
@@ -235,7 +247,7 @@ class Program:
             found = self._named(iter(self._product(at, direction, *others, *cached)))
         with unhooked(potential.parameters()):
             expected = exact_product(potential.detached(), point, direction, search=True)
-        if apart(found, expected, point):
+        if apart(found, expected, point, lowered=lowered):
             raise NotTraceable(
                 f"{name} cannot be compiled: its program has another second derivative than double backprop. If it "
                 f"reads y under torch.no_grad(), write x.detach() for what is constant. {INSTEAD}"

@@ -146,7 +146,8 @@ class Compiled(GradientStrategy):
                 plain = self._evaluate(one, slot.point, differentiated)
                 program = Program(entry.graph, one, slot.point, tensors, product, lowering, keep=keep, chunks=chunks)
                 if plain is not None:
-                    program.require_same(tensors, one, slot.point, plain, slot.energy.name)
+                    lower = self.precision is not None
+                    program.require_same(tensors, one, slot.point, plain, slot.energy.name, lowered=lower)
             entry.built = program
         bound = Bound(entry.built, tensors)
         if not self._uses_graphs(start) or not bound.program.capturable:
