@@ -6,12 +6,11 @@ import re
 
 import pytest
 
-from spen.tasks.srl.decoding import violations
+from spen.tasks.srl.decoding import DECODERS, violations
 from spen.tasks.srl.drawing import PLAIN, RIGHT, WRONG
 from spen.tasks.srl.formats.conllu import PARSE_FIRST, conllu_text
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.views import (
-    DECODERS,
     MAX_CHARACTERS,
     MAX_TOKENS,
     Followed,

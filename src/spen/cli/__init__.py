@@ -7,8 +7,6 @@ import sys
 import warnings
 from typing import Any, NoReturn
 
-__all__ = ["Interrupted", "main"]
-
 MISTAKE, FAILURE, INTERRUPTED = 2, 1, 130
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-__all__ = ["decompositions"]
-
 aten = torch.ops.aten
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 

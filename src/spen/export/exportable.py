@@ -21,8 +21,6 @@ from spen.storage import replacing, save_weights
 if TYPE_CHECKING:
     from spen.models import SavedModel
 
-__all__ = ["TOLERANCE", "Exportable", "Written", "export_program", "save_folder", "write"]
-
 TOLERANCE = 1e-5
 """The largest difference allowed between the outputs of an exported file and those of the model."""
 

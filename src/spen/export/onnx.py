@@ -21,8 +21,6 @@ from spen.storage import replacing
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-__all__ = ["export_onnx"]
-
 Table = dict[Any, Callable[..., Any]]
 
 

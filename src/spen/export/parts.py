@@ -26,8 +26,6 @@ from spen.model import SPEN
 from spen.rules import GradientDescent, LearnedOptimizer, Momentum
 from spen.tensors import flatten
 
-__all__ = ["Parts", "output_shapes", "trace_parts"]
-
 STEADY = (GradientDescent, Momentum, LearnedOptimizer)
 """Rules whose steps differ only in the rate, ``self.rates()[t]``. With dampening the first step differs."""
 

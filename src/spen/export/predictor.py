@@ -22,20 +22,6 @@ from spen.minimizer import Minimizer
 from spen.model import SPEN
 from spen.tensors import tree_map
 
-__all__ = [
-    "BATCH",
-    "Predictor",
-    "Shapes",
-    "Size",
-    "check_exportable",
-    "frozen",
-    "named_inputs",
-    "prepare",
-    "quiet",
-    "trace",
-    "traced",
-]
-
 
 @dataclass(frozen=True)
 class Size:

@@ -25,8 +25,6 @@ from spen.protocols import GradientStrategy
 from spen.tasks.task import Opened
 from spen.tensors import tree_map
 
-__all__ = ["Report", "Timed", "time_strategies"]
-
 
 @dataclass(frozen=True)
 class Timed:

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from itertools import pairwise
 
-__all__ = ["PALETTE", "draw_lines", "ticks"]
-
 PALETTE = ("#3b6fd4", "#d9480f", "#2b8a3e", "#8250df", "#9a6700", "#1b7c83")
 _LETTER = 6.3  # width of a letter at 11 px, generously
 _LEFT, _RIGHT, _TOP, _AXIS, _ROW = 58, 14, 34, 36, 16

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-__all__ = ["cache_folder", "data_folders", "find_data"]
-
 
 def cache_folder() -> Path:
     """The folder downloads go to, as the operating system prefers."""

@@ -9,8 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["accelerator_of", "changed", "image_size", "parse_seeds", "parse_settings", "parse_value", "resolve_device"]
-
 T = TypeVar("T")
 
 

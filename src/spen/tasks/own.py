@@ -27,8 +27,6 @@ from spen.tasks.task import Opened, Progress, Scores
 from spen.tensors import select, tensors_of, tree_map
 from spen.training.sources import as_metric
 
-__all__ = ["OwnModel", "import_function"]
-
 FORMATS = (".npy", ".npz", ".safetensors")
 
 

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup
 
 from spen.storage import write_whole
-
-__all__ = ["Markup", "Section", "write_page"]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-__all__ = ["merge_runs", "run_folder"]
-
 
 def run_folder(folder: Path, row: str, seed: int) -> Path:
     """The run of one row with one seed below OUT/DATA; changed options of a row stay legible in its name."""

@@ -15,8 +15,6 @@ from spen.models import find_model, open_model, shipped
 from spen.tasks.task import Opened, Task
 from spen.training import Run
 
-__all__ = ["Catalogue"]
-
 _DEEPEST, _MOST, _CACHED = 6, 500, 4
 _SKIPPED = {"state", "cache", "__pycache__"}
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-__all__ = ["SMALL", "data_t", "mistake", "note", "with_slider"]
-
 SMALL = (340, 220)
 """Of charts, three in a row."""
 

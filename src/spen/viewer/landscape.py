@@ -26,8 +26,6 @@ from spen.protocols import Domain
 from spen.tensors import tree_map
 from spen.viewer.iterates import note
 
-__all__ = ["Slice", "figure", "picture", "show", "slice_energy"]
-
 _CELLS = 2**19
 """Entries of y that are scored in one batch: a few dozen megabytes of activations per channel."""
 

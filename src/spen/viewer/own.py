@@ -16,8 +16,6 @@ from spen.viewer.iterates import SMALL, with_slider
 from spen.viewer.pictures import Scale, legend, paint
 from spen.viewer.tabs import LandscapeButton, Page, hint, report_errors
 
-__all__ = ["OwnTab"]
-
 
 class OwnTab:
     """Descends on the examples of the file ``opened.data``."""

@@ -15,8 +15,6 @@ from spen.viewer.catalogue import Catalogue
 from spen.viewer.own import OwnTab
 from spen.viewer.tabs import LandscapeButton, Page, hint, load_tabs, report_errors
 
-__all__ = ["MAX_UPLOAD", "build", "style", "theme"]
-
 MAX_UPLOAD = "16mb"
 _WAITING = 40  # requests that may wait; more get a message
 _HEAD = (

@@ -12,8 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-__all__ = ["LONGEST", "Scale", "legend", "paint", "shrunk"]
-
 LONGEST = 480
 """Larger images are averaged down to this many pixels on their longer side: a page has dozens of them."""
 

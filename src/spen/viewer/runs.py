@@ -11,8 +11,6 @@ from spen.tasks.charts import draw_lines
 from spen.training import Run
 from spen.viewer.iterates import SMALL, note
 
-__all__ = ["show"]
-
 _NAN = float("nan")
 _SHOWN = 6  # lines in one chart
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from spen.tasks.own import OwnModel
     from spen.viewer.catalogue import Catalogue
 
-__all__ = ["listen", "make_app", "open_socket", "serve", "staying_inside"]
-
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 # The page may load from this server and from itself (data:, blob:) only, so the browser refuses what a library of the

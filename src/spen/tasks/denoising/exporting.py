@@ -17,8 +17,6 @@ from spen.export import BATCH, Exportable, Size
 from spen.tasks.denoising.energy import NoisyObservation, Observation
 from spen.tasks.denoising.methods import Recipe, System
 
-__all__ = ["LARGEST", "exportable", "fill_any_size", "fill_onnx"]
-
 _HALVINGS, _COARSE = 6, 128
 LARGEST = 2**_HALVINGS * (_COARSE - 2)
 """The longest side of an image that an exported ``fill_pyramid`` takes."""

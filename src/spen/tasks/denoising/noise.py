@@ -7,8 +7,6 @@ import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-__all__ = ["Kind", "Noise", "parse_noise"]
-
 Kind = Literal["gaussian", "poisson", "depth-sensor"]
 
 SENSORS = {"depth-sensor": 0.0, "kinect": 1.0, "depth-sensor|kinect": 0.5}

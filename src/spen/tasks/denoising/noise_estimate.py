@@ -20,8 +20,6 @@ from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.sensor import Sensor
 from spen.tasks.denoising.simulate import SENSOR_UNIT
 
-__all__ = ["frame_noise", "gaussian_sigma", "noise_estimate", "sensor_strength"]
-
 SIDE = 8
 FEWEST = 16
 """Windows needed at least; for an image with fewer the estimate is 0, and nothing is removed."""

@@ -17,8 +17,6 @@ from spen.tasks.denoising.losses import observation
 from spen.tasks.denoising.opened import Denoiser
 from spen.viewer.tabs import LandscapeButton, Page
 
-__all__ = ["NO_SECOND", "DenoisingTab"]
-
 NO_SECOND = "–"
 """The second system, where there is none."""
 

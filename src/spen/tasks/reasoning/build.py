@@ -16,8 +16,6 @@ from spen.tasks.reasoning.problems import PROBLEMS
 from spen.tasks.reasoning.recipes import Recipe
 from spen.training import Stage, joint
 
-__all__ = ["build", "stages"]
-
 
 def build(system: Recipe) -> SPEN:
     """A model with fresh weights."""

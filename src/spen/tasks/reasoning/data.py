@@ -16,8 +16,6 @@ from spen.tasks.reasoning.graphs import connected, distances, random_graphs
 from spen.tasks.reasoning.problems import ShortestPath
 from spen.tasks.reasoning.sudoku import Board, Puzzle, easier, generate, parse_line, side_of
 
-__all__ = ["boards", "examples", "one_hot", "read_puzzles"]
-
 SPLITS = ("train", "dev", "test")
 
 MADE = (20_000, 500, 1_000)

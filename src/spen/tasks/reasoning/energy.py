@@ -14,8 +14,6 @@ from torch import Tensor, nn
 
 from spen.energies import Energy
 
-__all__ = ["LearnedEnergy", "Network", "Round", "Solver", "mlp"]
-
 
 def mlp(width: int, inputs: int | None = None) -> nn.Sequential:
     """A number for every vector; smooth, so that the energy has two derivatives. A last bias would have no gradient."""

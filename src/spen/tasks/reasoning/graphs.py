@@ -9,8 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["connected", "distances", "next_step_right", "random_graphs"]
-
 
 def random_graphs(count: int, nodes: int, most: int, *, directed: bool, generator: torch.Generator) -> Tensor:
     """(count, nodes, nodes); without directions an edge in either direction counts as both."""

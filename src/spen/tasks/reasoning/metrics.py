@@ -10,8 +10,6 @@ from torchmetrics import Metric
 
 from spen.tasks.reasoning.sudoku import groups
 
-__all__ = ["Share", "by_clues", "cell_accuracy", "obeys_the_rules", "solved_boards"]
-
 
 class Share(Metric):
     """The mean of ``right(y, target)`` over all that it returns."""

@@ -16,9 +16,6 @@ from spen.tasks.reasoning.sudoku import format_board
 from spen.tasks.simple import SimpleOpened, check_targets
 from spen.tasks.task import Progress, Scores
 
-__all__ = ["ReasoningModel"]
-
-
 SEARCH = {"steps": 64, "restarts": 64, "start_noise": 0.7}
 """How ``predict`` and ``evaluate`` search for the solution of a puzzle by default: the best of a few settings on
 development puzzles. A puzzle that is solved needs no further restarts."""

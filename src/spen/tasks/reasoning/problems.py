@@ -20,8 +20,6 @@ from spen.tasks.reasoning.metrics import Share, by_clues, cell_accuracy, obeys_t
 from spen.tasks.reasoning.recipes import Recipe
 from spen.tasks.reasoning.sudoku import BOXES, groups
 
-__all__ = ["PROBLEMS", "Problem"]
-
 
 class Problem(ABC):
     """x and y are batch-first tensors; y has a number for every part of the answer."""

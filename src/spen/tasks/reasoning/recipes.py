@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = ["RECIPES", "Recipe"]
-
 
 @dataclass(frozen=True)
 class Recipe:

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-__all__ = ["BOXES", "Puzzle", "easier", "format_board", "generate", "grade", "groups", "parse_line", "solutions"]
-
 Board = tuple[int, ...]
 Near = tuple[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], ...]
 """The groups of each cell, and the other cells of these."""

@@ -17,8 +17,6 @@ from spen.tasks.reasoning.sudoku import BOXES, format_board, generate, groups, p
 from spen.viewer.iterates import SMALL, with_slider
 from spen.viewer.tabs import LandscapeButton, Page
 
-__all__ = ["SudokuTab"]
-
 STEPS, RESTARTS = 200, 64
 """The most that a visitor may ask for."""
 

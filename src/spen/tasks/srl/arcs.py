@@ -20,8 +20,6 @@ from spen.tasks.srl.encoding import Encoded, encode
 from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.sentences import Argument, Proposition, Props, Sentence
 
-__all__ = ["ArcBatch", "ArcCorpus", "ArcSource", "ArcTarget"]
-
 
 class ArcBatch(NamedTuple):
     """x: B sentences of at most L tokens, n predicates and K candidates a predicate; every tensor has B first."""

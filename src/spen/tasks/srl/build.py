@@ -37,8 +37,6 @@ from spen.tasks.srl.recipes import SrlRecipe
 from spen.tasks.srl.structured import ConstrainedLogLoss
 from spen.training import Stage, clamped, pretrain
 
-__all__ = ["build", "build_energy", "rebuild", "stages"]
-
 
 def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
     """The model of a recipe, its parameters drawn from `seed`."""

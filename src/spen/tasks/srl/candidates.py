@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 from spen.tasks.srl.sentences import ROOT, Sentence
 
-__all__ = ["Candidate", "CandidateRules", "Tree", "propose"]
-
 
 class Candidate(NamedTuple):
     """A span [start, end), the token that heads it, and the path that led to it."""

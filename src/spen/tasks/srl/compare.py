@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from spen.tasks.srl.score import score
 from spen.tasks.srl.sentences import Props, Sentence
 
-__all__ = ["Comparison", "compare", "compare_all", "counts_of", "draw", "resampled_f1"]
-
 Counts = NDArray[np.float64]  # (sentences, 2): correct arguments, and predicted + gold ones
 
 

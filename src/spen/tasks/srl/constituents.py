@@ -13,8 +13,6 @@ from pathlib import Path
 
 from spen.tasks.srl.sentences import ROOT, BadCorpus, Sentence
 
-__all__ = ["Phrase", "dependencies", "parse_bits", "parse_brackets", "with_tree"]
-
 
 @dataclass(frozen=True, slots=True)
 class Phrase:

@@ -11,8 +11,6 @@ from spen.tasks.srl.arcs import ArcBatch
 from spen.tasks.srl.energy import Network
 from spen.tasks.srl.local import Scored, WordTable
 
-__all__ = ["ArcAttention", "SentenceEncoder", "kinship"]
-
 KINDS = 8
 
 

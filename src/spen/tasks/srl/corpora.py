@@ -25,16 +25,6 @@ from spen.tasks.srl.formats.folder import NAMES, SPLITS, Splits, locate, read_sp
 from spen.tasks.srl.grammar.corpus import GENRES, make_corpus
 from spen.tasks.srl.vectors import WordVectors, read_vectors
 
-__all__ = [
-    "APPENDIX_TEMPLATES",
-    "TEMPLATE_SETS",
-    "Prepared",
-    "builtin_splits",
-    "open_corpus",
-    "prepare",
-    "without_genre",
-]
-
 APPENDIX_TEMPLATES = tuple(name for name in SIMPLE_TEMPLATES if name != "p.frame")
 """Words, tags and dependents of predicate and argument, path and distance. Conjunctions are left to the network, and
 so is p.frame, since the list of all dependents of a verb is a conjunction too."""

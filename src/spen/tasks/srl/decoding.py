@@ -14,8 +14,6 @@ from torch import Tensor
 from spen.rounding import Constraints, count_violations, round_ad3, round_argmax, round_greedy, round_ilp
 from spen.tasks.srl.arcs import ArcTarget
 
-__all__ = ["DECODERS", "Decoder", "constraints", "decode_roles", "violations"]
-
 Decoder = Literal["argmax", "greedy", "ad3", "ilp"]
 DECODERS: tuple[Decoder, ...] = ("argmax", "greedy", "ad3", "ilp")
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from spen.tasks.srl.sentences import Proposition, Sentence
 
-__all__ = ["PLAIN", "RIGHT", "WRONG", "Arc", "draw_arcs", "draw_proposition"]
-
 RIGHT, WRONG, PLAIN = "#1a7f37", "#cf222e", "#6e7781"
 _LETTER, _GAP, _LEVEL, _UNDER = 8.0, 9, 21, 5
 Span = tuple[int, int]

@@ -16,8 +16,6 @@ from spen.tasks.srl.candidates import CandidateRules
 from spen.tasks.srl.features import SLOTS, WORD_SLOTS, FeatureSpace, arc_features
 from spen.tasks.srl.sentences import Sentence
 
-__all__ = ["Encoded", "encode"]
-
 Ints = NDArray[np.int32]
 
 

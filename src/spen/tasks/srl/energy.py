@@ -17,22 +17,6 @@ from spen.energies.compose import Term, terms_of
 from spen.protocols import Formula
 from spen.tasks.srl.local import Scored
 
-__all__ = [
-    "ArgumentCount",
-    "ArgumentSet",
-    "LabelCoherence",
-    "LabelHistogram",
-    "MaskedArcs",
-    "Network",
-    "OverlappingPairs",
-    "RepeatedPairs",
-    "TopicalCoherence",
-    "mass",
-    "overlap_constraint",
-    "pick",
-    "repeat_constraint",
-]
-
 SMALL = 0.1
 """Mass added to the denominator of an average, so that its gradient is finite where a predicate has no mass."""
 

@@ -18,8 +18,6 @@ from spen.tasks.srl.metrics import RoleF1
 from spen.tasks.srl.score import score
 from spen.tasks.srl.sentences import Props
 
-__all__ = ["evaluate", "follow", "label_sentences", "throughput"]
-
 CELLS = 16_384
 """Padded arcs in a batch."""
 

@@ -15,8 +15,6 @@ from spen.tasks.srl.features import FeatureSpace
 from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.recipes import SrlRecipe
 
-__all__ = ["exportable"]
-
 TOKENS, PREDICATES, CANDIDATES = Size("tokens"), Size("predicates"), Size("candidates")
 _TOKEN, _PREDICATE, _ARC = (BATCH, TOKENS), (BATCH, PREDICATES), (BATCH, PREDICATES, CANDIDATES)
 SHAPES = {

@@ -15,19 +15,6 @@ from typing import Any, NamedTuple
 from spen.tasks.srl.candidates import Candidate, CandidateRules, Tree
 from spen.tasks.srl.sentences import EMPTY, ROOT, Sentence, find_roles, is_core
 
-__all__ = [
-    "PADDING",
-    "PATH",
-    "SIMPLE_TEMPLATES",
-    "SLOTS",
-    "TEMPLATES",
-    "UNKNOWN",
-    "WORD_SLOTS",
-    "ArcFeatures",
-    "FeatureSpace",
-    "arc_features",
-]
-
 PADDING, UNKNOWN = "<pad>", "<unk>"
 _BAG = 4
 

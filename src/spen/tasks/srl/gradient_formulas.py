@@ -32,8 +32,6 @@ from spen.tasks.srl.energy import (
 )
 from spen.tasks.srl.local import Scored
 
-__all__ = ["Bound", "Point", "Slope", "bind", "is_written"]
-
 
 class Point(NamedTuple):
     """y as the terms read it: every sum that more than one of them needs."""

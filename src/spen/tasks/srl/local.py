@@ -17,8 +17,6 @@ from spen.tasks.srl.features import PATH, WORD_SLOTS
 if TYPE_CHECKING:
     from spen.tasks.srl.contextual import SentenceEncoder
 
-__all__ = ["ArcInit", "ArcScorer", "Scored", "WordTable", "span_means"]
-
 EMPTY_LOGIT = 30.0
 """The logit of the empty label on invalid arcs: softmax puts all but 1e-12 there. A pruned role has
 its negative."""

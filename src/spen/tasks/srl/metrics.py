@@ -12,8 +12,6 @@ from spen.tasks.srl.arcs import ArcTarget
 from spen.tasks.srl.decoding import decode_roles, violations
 from spen.tasks.srl.energy import pick
 
-__all__ = ["ConstrainedLoss", "RoleF1", "arc_cost", "arc_log_loss"]
-
 
 def arc_log_loss(y: Tensor, target: ArcTarget) -> Tensor:  # (B, n, K, A) → ()
     """−mean over the valid arcs of the batch of log y[gold]."""

@@ -20,8 +20,6 @@ from spen.tasks.srl.formats.penn import make_conll2005 as put_words_back
 from spen.tasks.srl.sentences import BadCorpus, Sentence, write_text
 from spen.tasks.task import Progress
 
-__all__ = ["check_ewt", "fetch", "fetch_ewt", "find_archives", "make", "make_conll2005"]
-
 HOST = "https://github.com"
 # repository → commit: the treebank, then the propositions
 REPOSITORIES = {"UniversalDependencies/UD_English-EWT": "15d613d", "propbank/propbank-release": "4abade0"}

@@ -30,8 +30,6 @@ from spen.tasks.srl.recipes import SrlRecipe, find_recipe
 from spen.tasks.srl.sentences import Argument, Props, Sentence, write_text
 from spen.tasks.task import Opened, Progress, Scores
 
-__all__ = ["Labeller", "render"]
-
 Format = Literal["props", "json", "pretty"]
 _ENDINGS: dict[Format, str] = {"props": "props", "json": "json", "pretty": "txt"}
 _DECODERS: dict[Decoder, str] = {"argmax": "argmax", "greedy": "+ H", "ad3": "+ AD³"}

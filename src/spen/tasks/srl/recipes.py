@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from spen.tasks import options
 
-__all__ = ["ABLATIONS", "RECIPES", "TERMS", "Figures", "SrlRecipe", "changed", "find_recipe"]
-
 TERMS = ("argument_set", "label_histogram", "argument_count", "label_coherence", "topical_coherence")
 Update = Literal["logits", "through_logits", "mirror", "projected"]
 

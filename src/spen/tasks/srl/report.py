@@ -7,15 +7,15 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from markupsafe import Markup
+
 from spen.tasks.charts import draw_lines
-from spen.tasks.report import Markup, Section, write_page
+from spen.tasks.report import Section, write_page
 from spen.tasks.srl.drawing import draw_proposition
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.recipes import ABLATIONS, find_recipe
 from spen.tasks.srl.sentences import Props, Sentence
 from spen.tasks.srl.table import COLUMNS, cell_text, system_name
-
-__all__ = ["write_report"]
 
 
 def write_report(summary: dict[str, Any], sentences: Sequence[Sentence], folder: Path) -> None:

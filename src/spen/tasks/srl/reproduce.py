@@ -39,8 +39,6 @@ from spen.tasks.tables import merge_runs, run_folder
 from spen.tasks.task import Reproduced, ReproduceOrder
 from spen.training import Run
 
-__all__ = ["Job", "Table", "reproduce"]
-
 WHOLE = "whole"
 RESULT = "evaluation.json"
 LAST_START = 20.0

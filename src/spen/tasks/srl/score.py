@@ -14,8 +14,6 @@ from pathlib import Path
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.sentences import Proposition, Props, Sentence
 
-__all__ = ["Score", "Tally", "join_pieces", "score", "score_files", "score_table"]
-
 Joined = tuple[str, tuple[tuple[int, int], ...]]
 _RULE = "-" * 60
 _VERB = "V"

@@ -11,24 +11,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = [
-    "EMPTY",
-    "Argument",
-    "BadCorpus",
-    "Proposition",
-    "Props",
-    "Sentence",
-    "check_tree",
-    "column_of",
-    "decode_text",
-    "find_roles",
-    "is_core",
-    "parse_column",
-    "read_bytes",
-    "read_text",
-    "write_text",
-]
-
 EMPTY = "O"
 ROOT = -1
 

@@ -21,8 +21,6 @@ from spen.protocols import Objective
 from spen.tasks.srl.arcs import ArcTarget
 from spen.tasks.srl.energy import pick
 
-__all__ = ["ConstrainedLogLoss", "log_partition"]
-
 NEVER = -1e4
 """Used for log 0, since the gradient through −∞ − (−∞) would be NaN."""
 

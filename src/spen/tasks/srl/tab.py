@@ -9,11 +9,10 @@ from typing import Any, cast
 import gradio as gr
 
 from spen.tasks.srl import views
+from spen.tasks.srl.decoding import DECODERS
 from spen.tasks.srl.formats.conllu import conllu_text
 from spen.tasks.srl.predict import Labeller
 from spen.viewer.tabs import LandscapeButton, Page
-
-__all__ = ["RolesTab"]
 
 
 class RolesTab:
@@ -57,8 +56,8 @@ class RolesTab:
 
     def label(self, system: str, conllu: str, decoder: Any) -> str:
         """The arcs of one sentence at every iteration."""
-        if decoder not in views.DECODERS:
-            raise ValueError(f"no decoder is called {decoder!r}; choose from {', '.join(views.DECODERS)}")
+        if decoder not in DECODERS:
+            raise ValueError(f"no decoder is called {decoder!r}; choose from {', '.join(DECODERS)}")
         return views.show(views.follow(self._labeller(system), views.read(conllu or "")), decoder)
 
     def landscape(self, system: str, conllu: str, progress: Callable[[float], None] | None = None) -> str:

@@ -14,8 +14,6 @@ from spen.tasks.srl.recipes import Figures, find_recipe
 from spen.tasks.srl.sentences import Sentence
 from spen.tasks.tables import run_folder
 
-__all__ = ["COLUMNS", "cell_text", "pairs_of", "rows_of", "system_name", "table_text"]
-
 COLUMNS = ("dev", "test", "out_of_domain")
 
 

@@ -15,8 +15,6 @@ from spen.tasks.srl.recipes import SrlRecipe
 from spen.training import Run, fit, save_weights
 from spen.training.processes import is_main_process
 
-__all__ = ["train"]
-
 
 def train(
     recipe: SrlRecipe,

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from spen.tasks.srl.sentences import BadCorpus, read_text
 
-__all__ = ["WordVectors", "read_vectors"]
-
 
 @dataclass(frozen=True)
 class WordVectors:

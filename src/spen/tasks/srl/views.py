@@ -15,15 +15,13 @@ from torch import Tensor
 
 from spen.tasks.charts import draw_lines
 from spen.tasks.srl.arcs import ArcBatch, ArcCorpus, ArcTarget
-from spen.tasks.srl.decoding import DECODERS, Decoder, decode_roles, violations
+from spen.tasks.srl.decoding import Decoder, decode_roles, violations
 from spen.tasks.srl.drawing import PLAIN, WRONG, Arc, draw_arcs, draw_proposition
 from spen.tasks.srl.formats.conllu import conllu_text, parse_conllu
 from spen.tasks.srl.grammar.corpus import GENRES, make_sentence
 from spen.tasks.srl.predict import Labeller
 from spen.tasks.srl.sentences import Proposition, Props, Sentence
 from spen.viewer.iterates import SMALL, note, with_slider
-
-__all__ = ["DECODERS", "Followed", "examples", "follow", "read", "show"]
 
 MAX_CHARACTERS, MAX_TOKENS = 40_000, 150
 FAINT = 0.05

@@ -23,8 +23,6 @@ from spen.tasks.srl.sentences import (
     parse_column,
 )
 
-__all__ = ["Block", "assemble", "propositions", "read_blocks", "sentence_text"]
-
 # Column name → field of Sentence.
 FIELDS = {
     "words": "words",

@@ -12,8 +12,6 @@ from pathlib import Path
 from spen.tasks.srl.formats.columns import Block, assemble, prop_columns, propositions, read_blocks
 from spen.tasks.srl.sentences import BadCorpus, Props, Sentence, read_text, write_text
 
-__all__ = ["COLUMNS", "join_blocks", "props_blocks", "props_text", "read_conll2005", "read_props", "write_props"]
-
 COLUMNS = ("words", "tags", "syntax", "props")
 # Folders of the distribution and the columns of the files in each.
 _FOLDERS: Mapping[str, tuple[str, ...]] = {

@@ -14,8 +14,6 @@ from typing import Any
 from spen.tasks.srl.formats.columns import assemble, read_blocks, sentence_text
 from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Sentence, read_text
 
-__all__ = ["as_sentences", "conllu_text", "find_verbs", "parse_conllu", "read_conllu"]
-
 COLUMNS = ("id", "words", "lemmas", "upos", "tags", "_", "heads", "deprels", "_", "_", "props?")
 PARSE_FIRST = (
     "this is plain text, and roles need a parse in CoNLL-U: with Stanza, run `pip install spacy_conll[parsers]` and "

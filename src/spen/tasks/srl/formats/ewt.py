@@ -16,8 +16,6 @@ from spen.tasks.srl.formats.columns import Block, assemble, propositions, read_b
 from spen.tasks.srl.formats.conllu import parse_conllu
 from spen.tasks.srl.sentences import BadCorpus, Sentence, decode_text, read_text
 
-__all__ = ["SPLITS", "benchmark", "conll_role", "make_ewt", "read_tsv", "tsv_text"]
-
 SPLITS = ("train", "dev", "test")
 COLUMNS = ("id", "words", "lemmas", "upos", "tags", "heads", "deprels", "syntax", "props")
 _SKELETON = (*("_",) * 5, "syntax", "_", "props")  # a gold_skel file of PropBank

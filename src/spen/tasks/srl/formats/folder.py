@@ -24,8 +24,6 @@ from spen.tasks.srl.formats.conllu import COLUMNS, check_tabs
 from spen.tasks.srl.formats.ewt import SPLITS, benchmark, read_tsv
 from spen.tasks.srl.sentences import BadCorpus, Sentence, read_text
 
-__all__ = ["NAMES", "SPLITS", "Splits", "find_splits", "locate", "read_splits"]
-
 Splits = dict[str, Sequence[Sentence]]
 _NAMES = {"train": ("train",), "dev": ("dev", "devel"), "test": ("test", "test.wsj")}
 NAMES = {"ewt": ("srl",), "conll2005": ("srl", "conll2005")}

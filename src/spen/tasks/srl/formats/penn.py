@@ -13,8 +13,6 @@ from spen.tasks.srl.constituents import Phrase, parse_bits, parse_brackets
 from spen.tasks.srl.formats.conll2005 import read_props
 from spen.tasks.srl.sentences import BadCorpus, read_text, write_text
 
-__all__ = ["make_conll2005", "read_section"]
-
 _TEST_WSJ = "23"
 
 

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from spen.tasks.srl.grammar.nodes import Frame, Node, finish
 from spen.tasks.srl.sentences import Sentence
 
-__all__ = ["GENRES", "make_corpus", "make_sentence"]
-
 GENRES = ("farm", "court", "harbour")
 _HUMANS = {
     "farm": ("farmer", "shepherd", "baker", "neighbor"),

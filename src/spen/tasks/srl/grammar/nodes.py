@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from spen.tasks.srl.sentences import ROOT, Argument, Proposition, Sentence
 
-__all__ = ["Frame", "Node", "finish"]
-
 
 @dataclass(eq=False)
 class Node:
