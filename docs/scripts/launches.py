@@ -12,11 +12,11 @@ import torch
 from benchmarks.counting import Operations
 from benchmarks.problems import Problem
 from benchmarks.small import label_sets, srl
-from spen.objectives import EndToEnd, together
+from spen.objectives import EndToEnd, vmapped_loss
 
 
 def launches(problem: Problem, devices: tuple[str, ...]) -> int:
-    together.DEVICES = devices
+    vmapped_loss.DEVICES = devices
     objective = EndToEnd(problem.loss)
     trajectory = problem.model(problem.x)
     trajectory.outputs = [y.detach().requires_grad_() for y in trajectory.outputs]
