@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spen.tasks.options import accelerator_of, changed, image_size, parse_seeds, parse_settings, parse_value
+from spen.tasks.options import changed, image_size, parse_seeds, parse_settings, parse_value
 
 
 @dataclass(frozen=True)
@@ -79,4 +79,3 @@ def test_settings_seeds_sizes_and_devices() -> None:
         with pytest.raises(ValueError, match="--seeds takes how many, as 3, or which, as 0,2,5; not"):
             parse_seeds(wrong)
     assert image_size("96x128") == (96, 128)
-    assert [accelerator_of(device) for device in ("auto", "cpu", "cuda")] == ["auto", "cpu", "gpu"]

@@ -103,8 +103,3 @@ def resolve_device(device: str) -> str:
     if device == "cuda" and not there:
         raise ValueError("there is no cuda here that torch can use; leave the option away to run on the CPU")
     return "cuda" if there else "cpu"
-
-
-def accelerator_of(device: str) -> str:
-    """Lightning's name for a device."""
-    return {"cuda": "gpu"}.get(device, device)

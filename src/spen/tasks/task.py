@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spen.tasks.options import accelerator_of
-
 if TYPE_CHECKING:
     from spen.export import Exportable
     from spen.model import SPEN
@@ -122,8 +120,8 @@ class TrainOrder:
     @property
     def fit_options(self) -> dict[str, Any]:
         """Arguments for ``spen.training.fit``."""
-        common = {"seed": self.seed, "devices": self.devices, "nodes": self.nodes, "seconds": self.seconds}
-        return {"accelerator": accelerator_of(self.device), **common}
+        several = {"devices": self.devices, "nodes": self.nodes}
+        return {"accelerator": self.device, "seed": self.seed, "seconds": self.seconds, **several}
 
 
 @dataclass(frozen=True)

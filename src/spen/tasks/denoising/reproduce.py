@@ -27,7 +27,7 @@ from spen.tasks.denoising.recipes import ABLATION, RECIPES, expand_rows, find_re
 from spen.tasks.denoising.regimes import find_regime
 from spen.tasks.denoising.report import write_report
 from spen.tasks.denoising.train import describe_run, evaluate, train
-from spen.tasks.options import accelerator_of, resolve_device
+from spen.tasks.options import resolve_device
 from spen.tasks.tables import merge_runs, run_folder
 from spen.tasks.task import Reproduced, ReproduceOrder
 from spen.training import Run
@@ -135,7 +135,7 @@ def run_job(job: Job) -> dict[str, Any]:
             seed=job.seed,
             quick=order.quick,
             splits=splits,
-            accelerator=accelerator_of(order.device),
+            accelerator=order.device,
             progress=False,
             seconds=order.seconds,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,15 +44,12 @@ def train(
     *,
     splits: Splits | None = None,
     seed: int = 0,
-    progress: bool | None = None,
     accelerator: str = "cpu",
-    devices: int = 1,
-    nodes: int = 1,
-    seconds: float | None = None,
+    **fit_options: Any,
 ) -> tuple[SPEN, Result] | None:
     """Train into the run folder ``out``, with a ``result.json``. The test part is scored once, at the end.
 
-    None if ``seconds`` ran out before the end: the same call resumes.
+    None if the ``seconds`` of ``fit_options`` ran out before the end: the same call resumes.
     """
     splits = load(recipe.data, recipe.targets, dev=recipe.dev) if splits is None else splits
     torch.manual_seed(seed)
@@ -66,11 +64,8 @@ def train(
         seed=seed,
         recipe=recipe.describe(),
         accelerator=accelerator,
-        devices=devices,
-        nodes=nodes,
-        progress=progress,
         vitals_every=0,
-        seconds=seconds,
+        **fit_options,
     )
     if not run.complete:
         return None

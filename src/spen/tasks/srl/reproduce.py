@@ -25,7 +25,7 @@ import torch
 
 from spen.rules import GradientDescent
 from spen.storage import noted, write_json
-from spen.tasks.options import accelerator_of, resolve_device
+from spen.tasks.options import resolve_device
 from spen.tasks.srl.corpora import Prepared, Splits, open_corpus, prepare, without_genre
 from spen.tasks.srl.evaluate import evaluate, follow, throughput
 from spen.tasks.srl.formats.conll2005 import write_props
@@ -125,7 +125,7 @@ class Table:
                 folder,
                 seed=job.seed,
                 base=None if job.base is None else self.run(job.base),
-                accelerator=accelerator_of(self.device),
+                accelerator=self.device,
                 seconds=seconds,
             )
             _add_seconds(folder, time.monotonic() - began)

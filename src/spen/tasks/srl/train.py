@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -24,12 +25,9 @@ def train(
     seed: int = 0,
     base: Path | str | None = None,
     accelerator: str = "cpu",
-    devices: int = 1,
-    nodes: int = 1,
-    seconds: float | None = None,
-    progress: bool | None = None,
+    **fit_options: Any,
 ) -> spen.SPEN | None:
-    """Run the recipe's stages; None when `seconds` ran out first (call again to resume).
+    """Run the recipe's stages; None when the `seconds` of `fit_options` ran out first (call again to resume).
 
     `base` is the finished run of the recipe's base system with the same seed. Its F(x) replaces the pretraining, which
     would give the same weights.
@@ -50,14 +48,11 @@ def train(
         seed=seed,
         recipe=described,
         accelerator=accelerator,
-        devices=devices,
-        nodes=nodes,
-        progress=progress,
         # A batch without overlapping candidates has no gradient in the overlap term; that is not a dead term.
         vitals_every=0,
-        seconds=seconds,
         # The state of a run takes hundreds of megabytes, and an epoch on a GPU one second.
         state_every=60.0,
+        **fit_options,
     )
     return model.to(data.device) if done.complete else None
 
