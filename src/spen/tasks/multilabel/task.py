@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spen.tasks.multilabel.recipes import RECIPES, WAYS, MultilabelRecipe, find_recipe, parse_targets
@@ -56,25 +55,20 @@ class LabelSetsTask(Task):
         "bench": ("spen bench bibtex-end-to-end --batch 4 --json",),
     }
 
-    @cached_property
-    def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
-        return {
-            name: Listed(name, f"{recipe.data or 'a table of yours'}: {WAYS[recipe.way].about}", recipe.published)
-            for name, recipe in RECIPES.items()
-        }
-
-    @cached_property
-    def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
-        return {
-            name: Dataset(
-                name,
-                about,
-                f"multilabel/{name}.npz",
-                obtain=f"`spen data fetch {name}`",
-                fetch=f"spen.tasks.multilabel.download:{name}",
-            )
-            for name, (about, _) in DATASETS.items()
-        }
+    recipes = {
+        name: Listed(name, f"{recipe.data or 'a table of yours'}: {WAYS[recipe.way].about}", recipe.published)
+        for name, recipe in RECIPES.items()
+    }
+    datasets = {
+        name: Dataset(
+            name,
+            about,
+            f"multilabel/{name}.npz",
+            obtain=f"`spen data fetch {name}`",
+            fetch=f"spen.tasks.multilabel.download:{name}",
+        )
+        for name, (about, _) in DATASETS.items()
+    }
 
     def default_data(self, recipe: str) -> str:
         return find_recipe(recipe).data

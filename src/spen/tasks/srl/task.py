@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,7 +32,6 @@ _DATASETS = (
         "English Web Treebank with PropBank's roles",
         "srl/ewt",
         "spen data fetch ewt, then spen data make ewt",
-        licence="CC BY-SA 4.0",
         fetch="spen.tasks.srl.obtain:fetch",
         make="spen.tasks.srl.obtain:make",
     ),
@@ -93,13 +91,8 @@ class RoleLabelling(Task):
         ),
     }
 
-    @cached_property
-    def recipes(self) -> Mapping[str, Listed]:  # type: ignore[override]
-        return {name: Listed(name, r.about, r.paper.get("ad3", Figures()).test) for name, r in RECIPES.items()}
-
-    @cached_property
-    def datasets(self) -> Mapping[str, Dataset]:  # type: ignore[override]
-        return {d.name: d for d in _DATASETS}
+    recipes = {name: Listed(name, r.about, r.paper.get("ad3", Figures()).test) for name, r in RECIPES.items()}
+    datasets = {d.name: d for d in _DATASETS}
 
     def has_recipe(self, name: str) -> bool:
         return name.partition(":")[0] in RECIPES | ABLATIONS
