@@ -6,31 +6,23 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
+from torchmetrics import MeanMetric
 
 from spen.tasks.reasoning.sudoku import groups
 
 
-class Share(Metric):
+class Share(MeanMetric):
     """The mean of ``right(y, target)`` over all that it returns."""
 
-    higher_is_better = True
-    total: Tensor
-    count: Tensor
+    higher_is_better = True  # type: ignore[assignment]
 
     def __init__(self, right: Callable[[Tensor, Tensor], Tensor]) -> None:
         super().__init__()
+        self.set_dtype(torch.float64)
         self.right = right
-        self.add_state("total", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("count", torch.tensor(0), dist_reduce_fx="sum")
 
-    def update(self, y: Tensor, target: Tensor) -> None:
-        values = self.right(y, target)
-        self.total += values.double().sum()
-        self.count += values.numel()
-
-    def compute(self) -> Tensor:
-        return self.total / self.count
+    def update(self, y: Tensor, target: Tensor) -> None:  # type: ignore[override]
+        super().update(self.right(y, target))
 
 
 def solved_boards(y: Tensor, target: Tensor) -> Tensor:
