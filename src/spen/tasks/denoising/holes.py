@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -10,12 +12,13 @@ from torch import Tensor
 
 Image = NDArray[np.float32]
 Mask = NDArray[np.bool_]
+Float = TypeVar("Float", bound=np.floating)
 
 
 def fill_nearest(
-    noisy: Image,  # (H, W)
+    noisy: NDArray[Float],  # (H, W)
     valid: Mask,  # (H, W)
-) -> Image:  # (H, W)
+) -> NDArray[Float]:  # (H, W)
     """Each hole takes its nearest reading, which keeps edges at the rim of a hole sharp: the input of a filter."""
     check_frame(noisy, valid)
     if valid.all():
@@ -23,8 +26,7 @@ def fill_nearest(
     from scipy import ndimage
 
     nearest = ndimage.distance_transform_edt(~valid, return_distances=False, return_indices=True)
-    filled: Image = noisy[tuple(nearest)]
-    return filled
+    return noisy[tuple(nearest)]
 
 
 def fill_smooth(
@@ -84,7 +86,7 @@ def _(image: Tensor, seen: Tensor) -> Tensor:
     return torch.empty_like(image)
 
 
-def check_frame(noisy: Image, valid: Mask) -> None:
+def check_frame(noisy: NDArray[np.floating], valid: Mask) -> None:
     """Raise an error unless these are an image and a mask of one shape with a reading."""
     if noisy.ndim != 2 or noisy.shape != valid.shape:
         raise ValueError(f"noisy has shape {noisy.shape} and valid {valid.shape}, but both must be (H, W)")

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from spen.tasks.denoising.holes import fill_nearest
 from spen.tasks.denoising.images import DEPTH_PEAK_MM
 
 EDGE_MM = 40.0
@@ -90,10 +91,7 @@ def surface_mask(
     known = truth_mm > 0
     if not known.any():
         return np.zeros_like(known)
-    filled = truth_mm
-    if not known.all():
-        nearest = ndimage.distance_transform_edt(~known, return_distances=False, return_indices=True)
-        filled = truth_mm[tuple(nearest)]
+    filled = fill_nearest(truth_mm, known)
     # Truth comes in half millimetres, often as float32 metres: the margin keeps a span of exactly 40 mm no edge.
     edge = ndimage.maximum_filter(filled, 3) - ndimage.minimum_filter(filled, 3) > EDGE_MM + 0.01
     near_edge = ndimage.binary_dilation(edge, iterations=EDGE_DISTANCE)

@@ -13,7 +13,7 @@ from spen.storage import write_whole
 from spen.tasks.reasoning.data import boards, one_hot, read_puzzles
 from spen.tasks.reasoning.metrics import obeys_the_rules
 from spen.tasks.reasoning.sudoku import format_board
-from spen.tasks.simple import SimpleOpened, check_targets
+from spen.tasks.simple import SimpleOpened, answer_files
 from spen.tasks.task import Progress, Scores
 
 SEARCH = {"steps": 64, "restarts": 64, "start_noise": 0.7}
@@ -39,10 +39,7 @@ class ReasoningModel(SimpleOpened):
         folders = [path for path in inputs if path.is_dir()]
         if folders:
             raise ValueError(f"{folders[0]} is a folder; name the files with puzzles in it")
-        single = len(inputs) == 1 and out is not None and bool(out.suffix)
-        targets = [out if single or out is None else out / f"{path.stem}.csv" for path in inputs]
-        if out is not None:
-            check_targets(inputs, [target for target in targets if target is not None])
+        targets = [None] * len(inputs) if out is None else [target for _, target in answer_files(inputs, out, ".csv")]
         files = [(target, read_puzzles(path)) for path, target in zip(inputs, targets, strict=True)]
         for target, puzzles in files if progress is None else progress(files, len(files), "files"):
             x = one_hot([p.clues for p in puzzles])
