@@ -113,17 +113,14 @@ def check_tree(heads: Sequence[int], file: str | Path, lines: Sequence[int]) -> 
     for i, head in enumerate(heads):
         if not ROOT <= head < len(heads):
             raise BadCorpus(file, lines[i], f"head {head + 1} lies outside the sentence of {len(heads)} tokens")
-    safe = bytearray(len(heads))
-    for i in range(len(heads)):
-        seen: list[int] = []
-        j = i
-        while j != ROOT and not safe[j]:
-            if len(seen) > len(heads):
-                raise BadCorpus(file, lines[i], f"token {i + 1} never reaches the root: the tree has a cycle")
-            seen.append(j)
-            j = heads[j]
-        for k in seen:
-            safe[k] = 1
+    children: dict[int, list[int]] = {}
+    for i, head in enumerate(heads):
+        children.setdefault(head, []).append(i)
+    for token in roots:  # which grows to all that lie below the root
+        roots += children.get(token, [])
+    if apart := set(range(len(heads))).difference(roots):
+        first = min(apart)
+        raise BadCorpus(file, lines[first], f"token {first + 1} never reaches the root: the tree has a cycle")
 
 
 def parse_column(cells: Sequence[str], file: str | Path, lines: Sequence[int]) -> tuple[Argument, ...]:

@@ -7,7 +7,6 @@ checked by the length that the server announced and by the checksums within the 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import urllib.error
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pooch
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from spen.storage import write_whole
@@ -138,7 +138,7 @@ def _verify(url: str, file: Path, path: Path) -> None:
     """Compare with the lock file's entry for `path`, or write one."""
     lock = path.with_name(LOCK)
     entries = _read_json(lock)
-    size, digest = file.stat().st_size, _sha256(file)
+    size, digest = file.stat().st_size, pooch.file_hash(file)
     known = entries.get(path.name)
     if known is None:
         entries[path.name] = {"url": url, "bytes": size, "sha256": digest}
@@ -151,11 +151,6 @@ def _verify(url: str, file: Path, path: Path) -> None:
             f"{path}: has {size} bytes and sha256 {digest[:12]}…, but {lock.name} records {known['bytes']} bytes and "
             f"{known['sha256'][:12]}…; delete the file to fetch it again, or its entry to accept a new version"
         )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _notes(part: Path) -> Path:
