@@ -14,7 +14,7 @@ from PIL import Image
 pytest.importorskip("gradio", reason="the viewer's extra is not installed")
 
 from spen import tasks
-from spen.tasks.denoising import views
+from spen.tasks.denoising import tab
 from spen.tasks.denoising.tab import NO_SECOND, DenoisingTab
 from spen.tasks.srl.formats.conllu import conllu_text
 from spen.tasks.srl.predict import Labeller
@@ -153,7 +153,7 @@ def test_a_failure_is_told_too_and_its_place_is_in_the_terminal(
     def fail(*_: object) -> None:
         raise RuntimeError("out of <memory>")
 
-    monkeypatch.setattr(views, "answer", fail)
+    monkeypatch.setattr(tab, "answer", fail)
     assert sentence(images.denoise, -1, small, None, "none", 0.0, "tv") == (
         "RuntimeError: out of &lt;memory&gt;; the terminal of `spen view` says where"
     )

@@ -18,14 +18,13 @@ from spen.tasks.denoising.losses import observation
 from spen.tasks.denoising.metrics import psnr
 from spen.tasks.denoising.opened import Denoiser
 from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS
+from spen.tasks.denoising.report import Answer, answer
 from spen.tasks.denoising.views import (
     BASELINES,
     EXAMPLES,
     MAX_PIXELS,
     STRENGTHS,
-    Answer,
     Scene,
-    answer,
     example,
     observe,
     show,

@@ -6,7 +6,9 @@ import base64
 import io
 import math
 import statistics
+import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
+import spen
 from spen.models import open_model
 from spen.tasks.charts import draw_lines
+from spen.tasks.denoising.build import Denoise
 from spen.tasks.denoising.data import Frame
 from spen.tasks.denoising.datasets import open_splits
 from spen.tasks.denoising.holes import fill_pyramid
@@ -72,10 +76,12 @@ def write_report(whole: dict[str, Any], folder: Path) -> Path:
         test = open_splits(regime, quick=whole["quick"]).test
         index = len(test) // 2
         frame = test.frame(index)
-        answers, energies, scores = _run_all(first, frame)
-        sections.append(Section(f"Test frame {test.names[index]}", html=_picture(images_figure(frame, answers))))
-        if energies:
-            charts = draw_lines("energy, less that of the start", energies) + draw_lines("PSNR, dB", scores)
+        answers = [_answer_of(result, frame) for result in first.values()]
+        drawn = images_figure(frame, {a.name: a.outputs[-1] for a in answers})
+        sections.append(Section(f"Test frame {test.names[index]}", html=_picture(drawn)))
+        if descents := [a for a in answers if a.energies]:
+            charts = draw_lines("energy, less that of the start", {a.name: a.gained for a in descents})
+            charts += draw_lines("PSNR, dB", {a.name: a.scores(frame) for a in descents})
             sections.append(Section("The descent on this frame", html=charts))
         metrics = {name: Run.open(result["folder"]).metrics() for name, result in first.items() if "folder" in result}
         curves = {name: [entry["dev"] for entry in entries if "dev" in entry] for name, entries in metrics.items()}
@@ -118,26 +124,52 @@ def _number(value: float | None, form: str) -> str:
     return "" if value is None or math.isnan(value) else format(value, form)
 
 
-Curves = dict[str, list[float]]
+@dataclass(frozen=True)
+class Answer:
+    """The outputs of a system for a frame: y_0 … y_T with energies and rates, or one if it does not descend."""
+
+    name: str
+    outputs: list[Tensor]  # (1, H, W) each
+    seconds: float
+    energies: list[float] = field(default_factory=list)  # T + 1
+    rates: list[float] = field(default_factory=list)  # T
+
+    @property
+    def gained(self) -> list[float]:  # T + 1
+        """Energies, less that of the start."""
+        return [energy - self.energies[0] for energy in self.energies]
+
+    def scores(self, frame: Frame) -> list[float]:
+        """The PSNR of every output."""
+        return [float(psnr(y, frame.truth, frame.scored)) for y in self.outputs]
 
 
-def _run_all(first: dict[str, dict[str, Any]], frame: Frame) -> tuple[dict[str, Tensor], Curves, Curves]:
-    """The output of each row for the frame; energy and PSNR of every iterate of the rows that descend."""
+def answer(name: str, system: tuple[Denoise, spen.SPEN | None], frame: Frame) -> Answer:
+    """Run a system on a frame; keep all iterates if it descends."""
+    denoise, model = system
     x = planes(frame)
-    answers: dict[str, Tensor] = {}
-    energies: Curves = {}
-    scores: Curves = {}
-    for name, result in first.items():
-        opened: Any = open_model(result.get("model") or result["folder"])
-        answers[name] = opened.denoise(x)[0]
-        if opened.model is not None and "model" not in result:
-            with torch.no_grad():
-                trajectory = opened.model(x)
-            course = trajectory.energies[:, 0].tolist()
-            energies[name] = [energy - course[0] for energy in course]
-            iterates = (trajectory.start, *trajectory.outputs)
-            scores[name] = [float(psnr(y[0], frame.truth, frame.scored)) for y in iterates]
-    return answers, energies, scores
+    began = time.perf_counter()
+    if model is None:
+        output = denoise(x)[0]
+        return Answer(name, [output], time.perf_counter() - began)
+    with torch.no_grad():
+        trajectory = model(x)
+        energies = trajectory.energies[:, 0].tolist()
+    seconds = time.perf_counter() - began
+    rates = getattr(model.minimizer.rule, "rates", None)
+    return Answer(
+        name,
+        [trajectory.start[0], *(y[0] for y in trajectory.outputs)],
+        seconds,
+        energies,
+        [] if rates is None else rates().detach().flatten().tolist(),
+    )
+
+
+def _answer_of(result: dict[str, Any], frame: Frame) -> Answer:
+    """That of a finished row; of the shipped model, whose row is a reference, without its way there."""
+    opened: Any = open_model(result.get("model") or result["folder"])
+    return answer(result["recipe"], (opened.denoise, None if "model" in result else opened.model), frame)
 
 
 def image_ranges(frame: Frame) -> tuple[float, float, float]:

@@ -15,6 +15,7 @@ from spen.tasks.denoising.build import Denoise
 from spen.tasks.denoising.energy import Observation
 from spen.tasks.denoising.losses import observation
 from spen.tasks.denoising.opened import Denoiser
+from spen.tasks.denoising.report import answer
 from spen.viewer.tabs import LandscapeButton, Page
 
 NO_SECOND = "–"
@@ -92,7 +93,7 @@ class DenoisingTab:
         names = list(dict.fromkeys(name for name in (first, second) if name and name != NO_SECOND))
         if not names:
             raise ValueError("choose a system")
-        answers = [views.answer(name, self.system(name), frame) for name in names]
+        answers = [answer(name, self.system(name), frame) for name in names]
         return views.show(scene, frame, answers)
 
     def landscape(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Literal
@@ -14,17 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-import spen
 from spen.tasks.charts import draw_lines
 from spen.tasks.denoising.baselines.classical import TotalVariation, batched
 from spen.tasks.denoising.build import Denoise
 from spen.tasks.denoising.data import Frame, Rooms, depth_frame
 from spen.tasks.denoising.holes import fill_pyramid
 from spen.tasks.denoising.images import DEPTH_PEAK_MM, PEAK_M, BadImage, load_image
-from spen.tasks.denoising.losses import planes
 from spen.tasks.denoising.metrics import hole_rmse_mm, psnr
 from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS
-from spen.tasks.denoising.report import DEPTH_COLOURS, ERROR_COLOURS, error_map, image_ranges, with_gaps
+from spen.tasks.denoising.report import DEPTH_COLOURS, ERROR_COLOURS, Answer, error_map, image_ranges, with_gaps
 from spen.tasks.denoising.sensor import Sensor
 from spen.viewer.iterates import SMALL, data_t, note, with_slider
 from spen.viewer.pictures import Scale, legend, paint, shrunk
@@ -65,17 +62,6 @@ class Scene:
     @property
     def known(self) -> Tensor:  # (1, H, W), bool
         return (self.image != 0) | self.black
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The outputs of a system for a frame: y_0 … y_T with energies and rates, or one if it does not descend."""
-
-    name: str
-    outputs: list[Tensor]  # (1, H, W) each
-    seconds: float
-    energies: list[float] = field(default_factory=list)  # T + 1
-    rates: list[float] = field(default_factory=list)  # T
 
 
 TV = TotalVariation(0.06)
@@ -134,28 +120,6 @@ def observe(scene: Scene, noise: Noise, strength: float, *, seed: int = 0) -> Fr
         added = PEAK_M * strength / 255 * torch.randn(image.shape, generator=generator)
         return depth_frame(image + added, known, image)
     raise ValueError(f"there is no noise {noise!r}; choose depth sensor, Gaussian or none")
-
-
-def answer(name: str, system: tuple[Denoise, spen.SPEN | None], frame: Frame) -> Answer:
-    """Run a system on a frame; keep all iterates if it descends."""
-    denoise, model = system
-    x = planes(frame)
-    began = time.perf_counter()
-    if model is None:
-        output = denoise(x)[0]
-        return Answer(name, [output], time.perf_counter() - began)
-    with torch.no_grad():
-        trajectory = model(x)
-        energies = trajectory.energies[:, 0].tolist()
-    seconds = time.perf_counter() - began
-    rates = getattr(model.minimizer.rule, "rates", None)
-    return Answer(
-        name,
-        [trajectory.start[0], *(y[0] for y in trajectory.outputs)],
-        seconds,
-        energies,
-        [] if rates is None else rates().detach().flatten().tolist(),
-    )
 
 
 def show(scene: Scene, frame: Frame, answers: Sequence[Answer]) -> str:
@@ -252,10 +216,10 @@ def _charts(frame: Frame, answers: Sequence[Answer], last: int, known: bool) -> 
     descents = [a for a in answers if a.energies]
     charts = []
     if descents:
-        gained = {a.name: [e - a.energies[0] for e in a.energies] for a in descents}
+        gained = {a.name: a.gained for a in descents}
         charts.append(draw_lines("energy, less that of the start", gained, cursor=True, size=SMALL))
     if known and last:
-        scores = {a.name: [float(psnr(y, frame.truth, frame.scored)) for y in a.outputs] for a in answers}
+        scores = {a.name: a.scores(frame) for a in answers}
         scores = {name: s * (last + 1) if len(s) == 1 else s for name, s in scores.items()}
         charts.append(draw_lines("PSNR, dB", scores, cursor=True, size=SMALL))
     if any(a.rates for a in descents):
