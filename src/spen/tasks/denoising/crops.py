@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -188,12 +189,8 @@ class Crops:
 
     @cached_property
     def _all_fit(self) -> bool:
-        total = 0
-        for index in range(len(self.frames)):
-            total += _bytes(self._frame(index))
-            if total > BYTES:
-                return False
-        return True
+        sizes = (_bytes(self._frame(index)) for index in range(len(self.frames)))
+        return all(total <= BYTES for total in accumulate(sizes))
 
     def _stacked(self, indices: Iterable[int]) -> list[Stack]:
         by_size: dict[torch.Size, dict[int, Frame]] = defaultdict(dict)

@@ -38,8 +38,7 @@ def target(frame: Frame, every_pixel: bool = False) -> Target:
 
 def masked_squared_error(y: Tensor, target: Target) -> Tensor:
     """Σ s(y − y*)² / Σ s, per example."""
-    error = ((y - target.truth).square() * target.scored).flatten(1).sum(1)
-    return error / target.scored.flatten(1).sum(1).clamp_min(1)
+    return summed_squared_error(y, target) / target.scored.flatten(1).sum(1).clamp_min(1)
 
 
 def log_squared_error(y: Tensor, target: Target, *, floor: float) -> Tensor:

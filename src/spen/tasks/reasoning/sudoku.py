@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 
 Board = tuple[int, ...]
 Near = tuple[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]], ...]
@@ -110,6 +111,10 @@ def _candidates(board: Sequence[int]) -> list[int] | None:
     return masks
 
 
+def _bits(mask: int) -> list[int]:
+    return [1 << digit for digit in range(mask.bit_length()) if mask >> digit & 1]
+
+
 class _Search:
     """Depth first: guess in the cell with the fewest candidates, follow what is forced."""
 
@@ -124,7 +129,7 @@ class _Search:
             yield tuple(mask.bit_length() for mask in masks)
             return
         _, cell = min(open_cells) if self.draw is None else min((n, self.draw.random(), c) for n, c in open_cells)[::2]
-        digits = [1 << d for d in range(masks[cell].bit_length()) if masks[cell] >> d & 1]
+        digits = _bits(masks[cell])
         if self.draw is not None:
             self.draw.shuffle(digits)
         for bit in digits:
@@ -136,12 +141,7 @@ class _Search:
 
 def solutions(board: Sequence[int], most: int = 2) -> list[Board]:
     """Up to ``most`` solutions of a board."""
-    found: list[Board] = []
-    for solution in _Search(side_of(board)).run(_candidates(board)):
-        found.append(solution)
-        if len(found) >= most:
-            break
-    return found
+    return list(islice(_Search(side_of(board)).run(_candidates(board)), most))
 
 
 def grade(board: Sequence[int]) -> int:
@@ -187,14 +187,11 @@ def _is_forced(board: Sequence[int], cell: int, digit: int) -> bool:
     """Whether every solution has the digit in the cell."""
     masks = _candidates(board)
     assert masks is not None
-    other, bit = masks[cell] & ~(1 << (digit - 1)), 1
     search = _Search(side_of(board))
-    while other >= bit:
-        if other & bit:
-            further = list(masks)
-            if _place(further, cell, bit, search.near) and next(search.run(further), None) is not None:
-                return False
-        bit <<= 1
+    for bit in _bits(masks[cell] & ~(1 << (digit - 1))):
+        further = list(masks)
+        if _place(further, cell, bit, search.near) and next(search.run(further), None) is not None:
+            return False
     return True
 
 

@@ -167,10 +167,7 @@ def _arc(c: _Context, p: int, shared: list[str], bag: list[str], a: Candidate) -
 
 
 def _bucket(size: int) -> str:
-    for edge in (0, 1, 2, 3, 4, 6, 9, 14, 24):
-        if size <= edge:
-            return str(edge)
-    return "25"
+    return next((str(edge) for edge in (0, 1, 2, 3, 4, 6, 9, 14, 24) if size <= edge), "25")
 
 
 @dataclass(frozen=True)

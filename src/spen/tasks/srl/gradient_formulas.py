@@ -8,7 +8,7 @@ alone. Tests compare it with autograd, term by term and through a training step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import singledispatch
+from functools import reduce, singledispatch
 from typing import NamedTuple
 
 import torch
@@ -339,9 +339,4 @@ def _put(values: Tensor, core: tuple[int, ...], like: Tensor) -> Tensor:
 
 def _total(values: list[Tensor | None]) -> Tensor | None:
     found = [value for value in values if value is not None]
-    if not found:
-        return None
-    total, *others = found
-    for value in others:
-        total = total + value
-    return total
+    return reduce(torch.add, found) if found else None
