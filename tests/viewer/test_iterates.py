@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from spen.viewer.iterates import data_t, mistake, note, with_slider
 
 
@@ -24,12 +22,6 @@ def test_an_answer_without_iterations_has_no_slider() -> None:
     assert '.iterates[data-at="0"] [data-t~="0"]{display:revert}' in html
 
 
-def test_iterates_can_have_names() -> None:
-    assert '<b data-t="1">the end</b>' in with_slider([], 1, names=["the start", "the end"])
-    with pytest.raises(ValueError, match="2 iterates have 1 names; give one to each"):
-        with_slider([], 1, names=["the start"])
-
-
 def test_long_descents_play_faster() -> None:
     pace = [int(re.findall(r'data-pace="(\d+)"', with_slider([], last))[0]) for last in (3, 20, 200)]
     assert pace == sorted(pace, reverse=True)
@@ -39,7 +31,6 @@ def test_long_descents_play_faster() -> None:
 def test_the_last_iterate_of_a_short_descent_stays() -> None:
     assert data_t(2, 5, ended=3) == "2"
     assert data_t(3, 5, ended=3) == "3 4 5"
-    assert data_t(3, 5) == "3"
 
 
 def test_a_mistake_is_one_sentence_and_is_announced() -> None:

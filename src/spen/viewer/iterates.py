@@ -20,18 +20,15 @@ _PLAY = (
 )
 
 
-def with_slider(parts: Sequence[str], last: int, *, names: Sequence[str] | None = None) -> str:
+def with_slider(parts: Sequence[str], last: int) -> str:
     """The parts one below the other, under a slider from 0 to `last` that starts at `last`.
 
-    `names[t]` is the label of iterate t. Without iterations (`last` = 0) there is no slider.
+    Without iterations (`last` = 0) there is no slider.
     """
-    called = names if names is not None else [f"iteration {t} of {last}" for t in range(last + 1)]
-    if len(called) != last + 1:
-        raise ValueError(f"{last + 1} iterates have {len(called)} names; give one to each")
     rules = "".join(f'.iterates[data-at="{t}"] [data-t~="{t}"]{{display:revert}}' for t in range(last + 1))
     slider = ""
     if last:
-        labels = "".join(f'<b data-t="{t}">{escape(name)}</b>' for t, name in enumerate(called))
+        labels = "".join(f'<b data-t="{t}">iteration {t} of {last}</b>' for t in range(last + 1))
         slider = (
             f'<div class="scrub"><button type="button" onclick="{_PLAY}" aria-label="play from the start">▶</button>'
             f'<input type="range" min="0" max="{last}" step="1" value="{last}" aria-label="iteration" '
@@ -43,11 +40,9 @@ def with_slider(parts: Sequence[str], last: int, *, names: Sequence[str] | None 
     return f'<div class="iterates" data-at="{last}" data-pace="{pace}">{style}{slider}{"".join(parts)}</div>'
 
 
-def data_t(t: int, last: int, *, ended: int | None = None) -> str:
+def data_t(t: int, last: int, *, ended: int) -> str:
     """The `data-t` of iterate t; the last iterate of a descent that ended early is shown for all that follow."""
-    if ended is not None and t == ended:
-        return " ".join(str(k) for k in range(t, last + 1))
-    return str(t)
+    return " ".join(map(str, range(t, last + 1))) if t == ended else str(t)
 
 
 def mistake(sentence: str) -> str:
