@@ -118,9 +118,9 @@ def test_the_ablation_turns_one_thing_at_a_time() -> None:
 def test_options_go_to_the_rows_that_have_them() -> None:
     names = ("tv", "convnet", "dp-3")
     chosen = options_by_row(names, "rooms", {"dp-3:seconds": 5.0, "seconds": 9.0, "momentum": 0.5})
-    assert chosen["tv"] == ()
-    assert dict(chosen["convnet"]) == {"seconds": 9.0}
-    assert dict(chosen["dp-3"]) == {"seconds": 5.0, "momentum": 0.5}
+    assert chosen["tv"] == {}
+    assert chosen["convnet"] == {"seconds": 9.0}
+    assert chosen["dp-3"] == {"seconds": 5.0, "momentum": 0.5}
     with pytest.raises(ValueError, match="no row among tv, convnet, dp-3 takes the option 'convnet:momentum'"):
         options_by_row(names, "rooms", {"convnet:momentum": 0.5})
     with pytest.raises(ValueError, match="no row among tv takes the option 'seconds'"):

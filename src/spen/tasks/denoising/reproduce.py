@@ -12,7 +12,7 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +46,6 @@ SHIPPED = "dp-3"
 DETERMINISTIC = ("bm3d", "tv")
 MEANS = ("psnr", "surface_psnr", "hole_rmse_mm", "clamped_psnr", "seconds_per_frame", "train_seconds", "batches")
 
-Option = tuple[str, Any]  # name and value
-
 
 @dataclass(frozen=True)
 class Job:
@@ -56,7 +54,7 @@ class Job:
     recipe: str
     seed: int
     order: ReproduceOrder
-    options: tuple[Option, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
@@ -67,7 +65,7 @@ class Job:
         recipe = find_recipe(self.recipe, self.order.data)
         if self.order.quick and isinstance(recipe.method, System):
             recipe = recipe.with_options(**QUICK_OPTIONS)
-        return recipe.with_options(**dict(self.options))
+        return recipe.with_options(**self.options)
 
 
 def reproduce(order: ReproduceOrder) -> Reproduced:
@@ -157,7 +155,7 @@ def run_job(job: Job) -> dict[str, Any]:
     return {**common, **result}
 
 
-def options_by_row(names: tuple[str, ...], data: str, settings: Mapping[str, Any]) -> dict[str, tuple[Option, ...]]:
+def options_by_row(names: tuple[str, ...], data: str, settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Which options each row takes; one that no row takes is an error. A classical method takes none."""
     known = {}
     for name in names:
@@ -171,7 +169,7 @@ def options_by_row(names: tuple[str, ...], data: str, settings: Mapping[str, Any
             raise ValueError(f"no row among {', '.join(names)} takes the option {key!r}")
         for name in takers:
             chosen[name][short] = value
-    return {name: tuple(mine.items()) for name, mine in chosen.items()}
+    return chosen
 
 
 def finished(order: ReproduceOrder) -> list[dict[str, Any]]:
