@@ -93,6 +93,8 @@ def test_half_precision_and_a_sentence_for_the_folder(folder: Path) -> None:
         ("export dp-9 model.onnx", "'dp-9' is neither a run folder nor a model of the package (depth, dp-3"),
         ("export dp-3 full.onnx", "full.onnx is a folder; give the name of a file"),
         ("export dp-3 full", "full holds other files (note.txt); give a folder that is empty or new"),
+        ("export dp-3 bert", "bert/config.json is of another library: its model_type is not 'spen'"),
+        ("export dp-3 weights", "weights holds other files (model.safetensors); give a folder that is empty or new"),
         ("export full model.onnx", "full holds no model that can be opened: it has neither run.json nor config.json"),
         ("export stops model.onnx", "a descent that stops early (RelativeChange(0.0001)) cannot be exported"),
         ("export strange model.onnx", "there is no task 'chess'; there are denoising, srl, multilabel"),
@@ -102,6 +104,9 @@ def test_mistakes_end_in_one_line(folder: Path, command: str, line: str) -> None
     (folder / "full.onnx").mkdir()
     (folder / "full").mkdir()
     (folder / "full" / "note.txt").touch()
+    for name, file in (("bert", "config.json"), ("weights", "model.safetensors")):
+        (folder / name).mkdir()
+        (folder / name / file).write_text('{"model_type": "bert"}')
     label_sets(folder / "stops", "bibtex-implicit")
     write_config(folder / "strange", Origin("chess", {}))
     answer = spen(*command.split())

@@ -138,7 +138,7 @@ OF_FIT: dict[str, tuple[Callable[[], Any], str]] = {
     "seed": (lambda: 1, "seed: 0 there, 1 now"),
     "recipe": (lambda: {"width": 2}, "recipe.width: nothing there, 2 now"),
     "precision": (lambda: "bf16-mixed", "precision: nothing there, bf16-mixed now"),
-    "higher_is_better": (lambda: True, "higher_is_better: nothing there, True now"),
+    "higher_is_better": (lambda: False, "higher_is_better: nothing there, False now"),
 }
 
 OF_STAGE: dict[str, Any] = {

@@ -5,8 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
+import spen
+from spen.domains import Reals
 from spen.objectives import EndToEnd, squared_error
+from spen.rules import GradientDescent
 from spen.training import Run, fit, joint
 from tests.training import toy
 
@@ -72,3 +78,56 @@ def test_a_stage_of_so_many_seconds_needs_one_clock(tmp_path: Path) -> None:
     stages = [joint(EndToEnd(squared_error), epochs=1, seconds=5.0)]
     with pytest.raises(ValueError, match="a stage that lasts so many seconds needs devices=1: clocks and schedules"):
         fit(toy.build_model(), stages, source, dev, toy.MSE(), out=tmp_path / "run", accelerator="cpu", devices=2)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "metrics.jsonl"])
+def test_a_folder_with_a_model_and_no_run_is_left_as_it_is(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("somebody's")
+    source, dev = toy.build_data()
+    stages = [joint(EndToEnd(squared_error), epochs=1)]
+    with pytest.raises(ValueError, match=f"is no run and holds {name}, which training would replace; give another"):
+        fit(toy.build_model(), stages, source, dev, toy.MSE(), out=tmp_path, accelerator="cpu")
+    assert (tmp_path / name).read_text() == "somebody's"
+    assert {p.name for p in tmp_path.iterdir()} == {name, "lock"}
+
+
+def test_a_metric_that_says_the_opposite(tmp_path: Path) -> None:
+    source, dev = toy.build_data()
+    stages = [joint(EndToEnd(squared_error), epochs=1)]
+    with pytest.raises(ValueError, match="MSE says higher_is_better=False, and fit was given True: leave the argument"):
+        fit(toy.build_model(), stages, source, dev, toy.MSE(), out=tmp_path / "run", higher_is_better=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_loader_without_batches(tmp_path: Path) -> None:
+    rows = TensorDataset(torch.zeros(3, 4), torch.zeros(3, 4))
+    stages = [joint(EndToEnd(squared_error), epochs=1)]
+    loader = DataLoader(rows, batch_size=5, drop_last=True)
+    with pytest.raises(ValueError, match="gives no batch: it has 3 examples, batch_size=5 and drop_last=True"):
+        fit(toy.build_model(), stages, loader, toy.build_data()[1], toy.MSE(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+class Normed(spen.Energy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Softplus(), nn.Linear(6, 1))
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return self.net(y).squeeze(1) + 0.5 * (y - features).square().sum(1)
+
+
+def test_batch_norm_in_an_energy(tmp_path: Path) -> None:
+    def train(model: spen.SPEN, out: str) -> Run | None:
+        rows = torch.randn(8, 4), torch.randn(8, 4)
+        stages = [joint(EndToEnd(squared_error), epochs=1)]
+        return fit(model, stages, rows, rows, toy.MSE(), out=tmp_path / out, accelerator="cpu", progress=False)
+
+    minimizer = spen.Minimizer(Reals(), GradientDescent(2, 0.1))
+    model = spen.SPEN(energy=Normed(), init=nn.Identity(), minimizer=minimizer)
+    with pytest.raises(
+        ValueError, match=r"'net.1' of the energy is a BatchNorm1d, which mixes the examples of a batch"
+    ):
+        train(model, "refused")
+    model.energy.net[1].eval()
+    assert train(model, "eval") is not None

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from spen.export.onnx import export_onnx
 from spen.export.predictor import Predictor, Shapes, Size, check_exportable, frozen, named_inputs, quiet, trace
 from spen.model import SPEN
-from spen.pretrained import CONFIG, WEIGHTS, write_config
+from spen.pretrained import CONFIG, WEIGHTS, read_config, write_config
 from spen.storage import replacing, save_weights
 
 if TYPE_CHECKING:
@@ -113,11 +113,14 @@ def export_program(
 def save_folder(thing: Exportable, folder: Path, half: bool, about: str, saved: SavedModel) -> Written:
     """Write config.json and model.safetensors, a folder that every command opens; ``half`` stores matrices in float16.
 
-    A folder with other files is refused.
+    A folder with other files, or with the model of another library, is refused.
     """
-    others = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-    if set(others) - {CONFIG, WEIGHTS}:
-        raise ValueError(f"{folder} holds other files ({sorted(others)[0]}); give a folder that is empty or new")
+    others = {p.name for p in folder.iterdir()} if folder.is_dir() else set()
+    if CONFIG in others:
+        read_config(folder)  # refuses that of another library
+        others -= {CONFIG, WEIGHTS}
+    if others:
+        raise ValueError(f"{folder} holds other files ({min(others)}); give a folder that is empty or new")
     training = {key: saved.run[key] for key in ("seed", "hardware", "versions", "commit") if key in saved.run}
     about = about or saved.about
     write_config(folder, thing.model.origin, **({"about": about} if about else {}), **training)

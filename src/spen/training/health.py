@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spen.descent.potential import Potential, ScoreFunction, check_features, identity, score
 from spen.descent.trajectory import Trajectory
@@ -58,6 +58,12 @@ def check_examples_alone(model: SPEN, x: Any, tolerance: float = 1e-3) -> None:
 
     The energy is evaluated at the start of the descent, in eval mode. Its own errors pass unchanged.
     """
+    for name, part in model.energy.named_modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training:
+            raise ValueError(
+                f"{name!r} of the energy is a {type(part).__name__}, which mixes the examples of a batch in training: "
+                "use nn.GroupNorm or nn.LayerNorm, or keep it in eval mode"
+            )
     with evaluating(model):
         with torch.no_grad():
             features, domain = model.features(x), model.minimizer.domain

@@ -26,6 +26,9 @@ except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
 
+_OF_A_MODEL = ("model.safetensors", "config.json", "metrics.jsonl", "state")
+
+
 @dataclass(frozen=True)
 class Run:
     """``run.json`` (recipe, seed, versions, hardware), ``fingerprint.json`` (what decides the result),
@@ -79,6 +82,10 @@ class Run:
                     f"{run.folder} holds another run ({different}); give another folder, or delete it to start anew"
                 )
             (run.folder / "fingerprint.json").unlink(missing_ok=True)
+        elif foreign := [name for name in _OF_A_MODEL if (run.folder / name).exists()]:
+            raise ValueError(
+                f"{run.folder} is no run and holds {foreign[0]}, which training would replace; give another folder"
+            )
         write_json(path, {**now, "versions": versions(), "hardware": hardware(), "commit": commit()}, indent=2)
         return run
 

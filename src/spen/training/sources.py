@@ -129,6 +129,11 @@ class LoaderSource:
             self.size = len(loader)
         except TypeError:
             raise TypeError("a DataLoader of an IterableDataset has no length: give a source of your own") from None
+        if not self.size:
+            raise ValueError(
+                f"the DataLoader gives no batch: it has {len(loader.dataset)} examples, "  # type: ignore[arg-type]
+                f"batch_size={loader.batch_size} and drop_last={loader.drop_last}"
+            )
         self.loader, self.seed = loader, seed
         self.divides = isinstance(loader.sampler, DistributedSampler)
 
@@ -228,7 +233,13 @@ def as_metric(metric: Any, higher_is_better: bool | None) -> tuple[Metric, bool]
     """(the metric, whether higher is better), from a torchmetrics metric or a function (y, target)."""
     if isinstance(metric, type) or not callable(metric):
         raise TypeError(f"metric must be a torchmetrics Metric or a function of (y, target), not {metric!r}")
-    higher = getattr(metric, "higher_is_better", None) if higher_is_better is None else higher_is_better
+    own = getattr(metric, "higher_is_better", None)
+    if None not in (own, higher_is_better) and bool(own) is not bool(higher_is_better):
+        raise ValueError(
+            f"{type(metric).__name__} says higher_is_better={own}, and fit was given {higher_is_better}: leave the "
+            "argument out"
+        )
+    higher = own if higher_is_better is None else higher_is_better
     if higher is None:
         name = getattr(metric, "__name__", type(metric).__name__)
         raise ValueError(f"{name} does not say whether higher is better: give fit higher_is_better=True or False")

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from spen.tasks.denoising.images import PEAK_M, BadImage, load_image
+from spen.tasks.denoising.images import PEAK_M, BadImage, load_image, load_scaled
 from spen.tasks.denoising.metrics import surface_mask
 from spen.tasks.denoising.noise import Noise
 from spen.tasks.denoising.regimes import STRENGTH_30DB_ROOMS
@@ -170,7 +170,7 @@ class Images:
         self.names = [path.name for path in paths]
 
     def truth(self, index: int) -> Tensor:  # (C, H, W), depth in metres
-        image = load_image(self.paths[index], self.peak)
+        image = load_scaled(self.paths[index], self.peak, depth=self.depth)
         planes = (image.in_colour() if self.colour else image).tensor()
         return PEAK_M * planes if self.depth else planes
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spen.tasks.denoising.data import Frame, Frames, Images, Simulated, Subset, depth_frame, image_frame
-from spen.tasks.denoising.images import IMAGE_SUFFIXES, PEAK_M, BadImage, LoadedImage, load_image
+from spen.tasks.denoising.images import IMAGE_SUFFIXES, PEAK_M, BadImage, LoadedImage, load_image, load_scaled
 from spen.tasks.denoising.regimes import Regime
 
 PARTS = ("train", "dev", "test")
@@ -48,7 +48,7 @@ class Pairs(Frames):
         return image_frame(noisy.tensor(), clean.tensor(), None if bool(known.all()) else known)
 
     def _load(self, path: Path) -> LoadedImage:
-        image = load_image(path, self.regime.peak, self.regime.holes)
+        image = load_scaled(path, self.regime.peak, self.regime.holes, depth=self.regime.depth)
         return image.in_colour() if self.colour else image
 
 
@@ -98,6 +98,8 @@ def open_parts(regime: Regime) -> tuple[dict[str, Frames], bool]:
     splits["all"] = _frames(every, regime, 2, colour=colour)
     counts = ", ".join(f"{len(splits[part])} {part}" for part in PARTS)
     print(f"{folder}: {len(every)} images ({counts}; by {how})", file=sys.stderr)
+    if regime.noise is not None and any(item.noisy is not None for item in every):
+        print(f"{folder}: the noisy images are not used: --noise adds noise to the clean ones", file=sys.stderr)
     if left_out:
         shown = "; ".join(left_out[:5]) + (f"; and {len(left_out) - 5} more" if len(left_out) > 5 else "")
         print(f"{folder}: {len(left_out)} left out: {shown}", file=sys.stderr)

@@ -118,6 +118,28 @@ def load_image(
     return image
 
 
+def load_scaled(
+    path: str | Path, peak: float | None = None, holes: Holes = "auto", *, depth: bool = False
+) -> LoadedImage:
+    """An image for a model. Values far above the default peak are refused: the model has seen none like them."""
+    image = load_image(path, peak, holes)
+    if peak is not None or image.values.dtype == np.uint8 or (depth and image.values.dtype == np.uint16):
+        return image
+    # Noise exceeds the peak by a half in a few pixels only. Depth may be three times the default peak away.
+    known = image.values[np.isfinite(image.values)]
+    if np.quantile(known, 0.95) > (3 if image.values.dtype == np.uint16 else 1.5) * image.peak:
+        raise BadImage(
+            f"{path}: has values up to {known.max():.6g}, and {image.peak:g} counts as 1; give the value that is to "
+            f"count as 1, as --peak {_round_peak(float(known.max()))}"
+        )
+    return image
+
+
+def _round_peak(largest: float) -> int:
+    """The usual full scale that holds a value: of 8 or 16 bits, or the next whole number."""
+    return next((peak for peak in (255, 65535) if peak / 4 < largest <= peak), math.ceil(largest))
+
+
 def save_image(path: str | Path, image: LoadedImage) -> None:
     """Write an image in its own bit depth: integers as PNG or TIFF, grey floats as TIFF, everything as .npy."""
     path = Path(path)

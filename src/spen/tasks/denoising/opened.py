@@ -149,6 +149,8 @@ class Denoiser(Opened):
         noise, denoise = self.noise_level(sigma, strength), averaged(self.denoise, turns)
         peak, holes = self.regime.peak if peak is None else peak, holes or self.regime.holes
         depth = self.regime.depth
+        if holes == "auto" and not depth and self.regime.noise is not None:
+            holes = "none"  # it was trained on whole images, in which 0 is black
         files = FileDenoiser(denoise, self.kind, noise, peak, holes, batch, depth=depth, name=self.name)
         if out is None:
             if len(inputs) != 1 or inputs[0].is_dir():

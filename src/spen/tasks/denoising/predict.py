@@ -16,7 +16,7 @@ from torch import Tensor
 
 from spen.tasks.denoising.build import Denoise
 from spen.tasks.denoising.energy import Observation, Observed, with_noise
-from spen.tasks.denoising.images import WRITTEN_SUFFIXES, BadImage, LoadedImage, list_images, load_image, save_image
+from spen.tasks.denoising.images import WRITTEN_SUFFIXES, BadImage, LoadedImage, list_images, load_scaled, save_image
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import noise_estimate
 from spen.tasks.denoising.regimes import Holes
@@ -154,7 +154,7 @@ class FileDenoiser:
         loaded: list[tuple[Path, Path, LoadedImage]] = []
         for path, target in zip(paths, targets, strict=True):
             try:
-                image = load_image(path, self.peak, self.holes)
+                image = load_scaled(path, self.peak, self.holes, depth=self.depth)
             except BadImage as error:
                 if len(paths) == 1:
                     raise
@@ -184,7 +184,7 @@ class FileDenoiser:
         """Denoise one file and write the answer to stdout: PNG, or TIFF for floats."""
         if sys.stdout.isatty():
             raise ValueError("an image would be printed on the terminal; give -o FILE, or pipe it")
-        image = load_image(path, self.peak, self.holes)
+        image = load_scaled(path, self.peak, self.holes, depth=self.depth)
         [clean] = self.images([image])
         with tempfile.TemporaryDirectory() as folder:
             kind = "tiff" if clean.values.dtype.kind == "f" else "png"
