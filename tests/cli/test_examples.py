@@ -134,6 +134,7 @@ def test_answers_for_programs(answers: dict[str, Answer]) -> None:
     sets = {d["name"]: d for d in read("spen data list --json")}
     assert sets["rooms"]["built_in"] is True
     assert sets["delicious"]["place"] is None
+    assert sets["ewt"]["licence"] == "CC BY-SA 4.0"
     assert sets["redkitchen"]["place"].endswith("data/denoising/redkitchen")
     attempts = read("spen compare mine.npz --ways feedforward,end-to-end --updates 200 --json")
     assert [a["way"] for a in attempts] == ["feedforward", "end-to-end"]

@@ -30,7 +30,14 @@ def list_data(as_json: Json = False) -> None:
     if as_json:
         answer(
             [
-                {"task": t, "name": d.name, "about": d.about, "built_in": d.folder is None, "place": d.place()}
+                {
+                    "task": t,
+                    "name": d.name,
+                    "about": d.about,
+                    "licence": d.licence,
+                    "built_in": d.folder is None,
+                    "place": d.place(),
+                }
                 for t, d in listed
             ]
         )
@@ -38,7 +45,8 @@ def list_data(as_json: Json = False) -> None:
     for task, d in listed:
         place = d.place()
         where = "built in" if d.folder is None else str(place) if place is not None else f"not here: {d.obtain}"
-        typer.echo(f"{d.name:12s} {task}: {d.about}\n{'':12s} {where}")
+        about = f"{d.about} ({d.licence})" if d.licence else d.about
+        typer.echo(f"{d.name:12s} {task}: {about}\n{'':12s} {where}")
 
 
 def _with_options(action: str) -> Callable[[Callable[..., None]], Callable[..., None]]:

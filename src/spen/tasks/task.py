@@ -83,6 +83,7 @@ class Dataset:
     about: str
     folder: str | None = None
     obtain: str = "put it there yourself, below the folder that SPEN_DATA names"
+    licence: str = ""
     fetch: str = ""  # "module:function"
     make: str = ""
     fetch_options: tuple[Option, ...] = ()

@@ -32,6 +32,7 @@ _DATASETS = (
         "English Web Treebank with PropBank's roles",
         "srl/ewt",
         "spen data fetch ewt, then spen data make ewt",
+        licence="CC BY-SA 4.0",
         fetch="spen.tasks.srl.obtain:fetch",
         make="spen.tasks.srl.obtain:make",
     ),
