@@ -50,7 +50,8 @@ def test_new_rows_are_read_as_the_training_rows_were(tmp_path: Path) -> None:
             "key,tempo\nE,1\n",
             r"'E' in the column 'key' is none of the words it was trained on \(C, D\); correct it, or le",
         ),
-        ("key,tempo\nC,fast\n", "new.csv: fast in the column 'tempo' is no number"),
+        ("key,tempo\nC,fast\n", r"new.csv: 'fast' in line 2 is no number, as the column 'tempo' needs$"),
+        ('key,tempo\nC,1\n\nC,"1,5"\n', "'1,5' in line 4 is no number, as the column 'tempo' needs; write decimals w"),
     ):
         with pytest.raises(ValueError, match=sentence):
             schema.x(read_table(write(tmp_path, "new.csv", text)))
@@ -79,6 +80,38 @@ def test_new_rows_are_read_as_the_training_rows_were(tmp_path: Path) -> None:
 def test_a_bad_csv_is_named(tmp_path: Path, text: str, targets: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         read(write(tmp_path, "bad.csv", text), *targets.split(","))
+
+
+AGES = [str(age) for age in range(18, 81)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "sentence"),
+    [
+        (
+            [*AGES[:5], "unknown", *AGES[5:]],
+            r"bad\.csv: the column 'age' holds numbers and words, 'unknown' in line 7: leave such cells empty, or, if "
+            "its numbers are names, put a letter before each",
+        ),
+        (["?", "1", "old", "2"], "'old' in line 4: leave such cells empty"),
+        (
+            ["1", "0,5", "-1,25"],
+            r"bad\.csv: the column 'age' holds numbers with a comma, '0,5' in line 3: write decimals with a point",
+        ),
+        (["0,5", "?", "1,5", "unknown"], "numbers with a comma, '0,5' in line 2: write decimals with a point"),
+    ],
+)
+@pytest.mark.parametrize("name", ["bad.csv", "bad-train.csv"])
+def test_a_column_of_numbers_does_not_become_words(tmp_path: Path, cells: list[str], sentence: str, name: str) -> None:
+    text = "age;happy\n" + "".join(f"{cell};{i % 2}\n" for i, cell in enumerate(cells))
+    write(tmp_path, "bad-test.csv", "age;happy\n1;1\n")
+    with pytest.raises(ValueError, match=sentence.replace(r"bad\.csv", name)):
+        load(write(tmp_path, name, text), ["happy"], dev=0.5)
+
+
+def test_a_column_of_words_may_hold_some_numbers(tmp_path: Path) -> None:
+    schema = Schema.of(read_parts(write(tmp_path, "a.csv", "size;b\n1;0\nS;1\nM;1\n2;0\n"), ["b"])[0])
+    assert schema.inputs == {"size": ("1", "2", "M", "S")}
 
 
 def test_other_files_are_named(tmp_path: Path) -> None:

@@ -113,12 +113,14 @@ def read_csv(path: Path, text: str) -> Table:
     first = text.lstrip().splitlines()[0]
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), skipinitialspace=True)
     names = [name.strip() for name in next(row for row in rows if row)]
-    cells = []
+    cells, lines = [], []
     for row in filter(None, rows):
         if len(row) != len(names):
             raise ValueError(f"{path}: line {rows.line_num} has {len(row)} values for {len(names)} columns")
         cells.append(row)
-    return make_table(str(path), names, [np.array([v.strip() for v in column]) for column in zip(*cells, strict=True)])
+        lines.append(rows.line_num)
+    columns = [np.array([v.strip() for v in column]) for column in zip(*cells, strict=True)]
+    return make_table(str(path), names, columns, lines=np.array(lines))
 
 
 def _read_parquet(path: Path) -> Table:

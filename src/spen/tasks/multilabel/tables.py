@@ -56,6 +56,8 @@ class Table:
     """The values that a column may have, if the file lists them."""
     sparse: bool = False
     """Columns that the file does not have are 0."""
+    lines: NDArray[Any] | None = None
+    """The line of each row in the file, where the file has lines."""
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
@@ -63,7 +65,15 @@ class Table:
     def rows(self, rows: Tensor) -> Table:
         """Some of the rows; words are those of the whole table."""
         words = {name: kind for name in self.columns if not isinstance(kind := _kind(self, name), float)}
-        return replace(self, columns={n: c[rows.numpy()] for n, c in self.columns.items()}, words=words)
+        columns = {n: c[rows.numpy()] for n, c in self.columns.items()}
+        return replace(
+            self, columns=columns, words=words, lines=None if self.lines is None else self.lines[rows.numpy()]
+        )
+
+    def cell(self, column: str, row: int) -> str:
+        """A cell and its place, for messages."""
+        place = f"row {row + 1}" if self.lines is None else f"line {self.lines[row]}"
+        return f"{str(self.columns[column][row])[:40]!r} in {place}"
 
 
 def make_table(name: str, names: Sequence[str], columns: Sequence[NDArray[Any]], **options: Any) -> Table:
@@ -165,6 +175,8 @@ def _kind(table: Table, name: str) -> float | tuple[str, ...]:
         if not len(known):
             raise ValueError(f"{table.name}: the column {name!r} has no value in any training row: remove it")
         return float(known.mean())
+    if name not in table.targets:
+        _check_words(table, name)
     words = tuple(sorted({str(word) for word in column if not _is_missing(word)}))
     if len(words) > _MAX_WORDS:
         raise ValueError(
@@ -174,14 +186,38 @@ def _kind(table: Table, name: str) -> float | tuple[str, ...]:
     return words
 
 
+def _check_words(table: Table, name: str) -> None:
+    """Refuse a column of words whose cells are numbers for the most part."""
+    known = [(i, text) for i, text in enumerate(map(str, table.columns[name])) if not _is_missing(text)]
+    numbers = [_numbers(np.array([text.replace(",", ".")])) is not None for _, text in known]
+    if 2 * sum(numbers) <= len(known):
+        return
+    commas = [i for (i, text), number in zip(known, numbers, strict=True) if number and "," in text]
+    if commas:
+        raise ValueError(
+            f"{table.name}: the column {name!r} holds numbers with a comma, {table.cell(name, commas[0])}: write "
+            "decimals with a point"
+        )
+    word = next(i for (i, _), number in zip(known, numbers, strict=True) if not number)
+    raise ValueError(
+        f"{table.name}: the column {name!r} holds numbers and words, {table.cell(name, word)}: leave such cells empty, "
+        "or, if its numbers are names, put a letter before each"
+    )
+
+
 def _encode(table: Table, name: str, kind: float | Sequence[str]) -> tuple[NDArray[Any], int]:
     """(inputs (N, 1) or (N, words), the number of missing values)."""
     column = table.columns[name]
     if isinstance(kind, float | int):
         numbers = _numbers(column)
         if numbers is None:
-            wrong = next(text for text in column if not _is_missing(text) and _numbers(np.array([text])) is None)
-            raise ValueError(f"{table.name}: {wrong!s:.40} in the column {name!r} is no number")
+            wrong = next(i for i, text in enumerate(column) if _numbers(np.array([text])) is None)
+            point = (
+                "; write decimals with a point" if _numbers(np.array([str(column[wrong]).replace(",", ".")])) else ""
+            )
+            raise ValueError(
+                f"{table.name}: {table.cell(name, wrong)} is no number, as the column {name!r} needs{point}"
+            )
         missing = np.isnan(numbers)
         return np.where(missing, kind, numbers)[:, None], int(missing.sum())
     texts = np.array(_texts(column))
