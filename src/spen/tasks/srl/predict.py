@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
+import warnings
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -34,6 +36,8 @@ Format = Literal["props", "json", "pretty"]
 _ENDINGS: dict[Format, str] = {"props": "props", "json": "json", "pretty": "txt"}
 _DECODERS: dict[Decoder, str] = {"argmax": "argmax", "greedy": "+ H", "ad3": "+ AD³"}
 _BATCH = 64
+_FEW = 0.02
+"""Up to this share of words may have an unknown relation without a warning."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,32 @@ class Labeller(Opened):
 
         `parsed` is what `as_sentences` takes: sentences, spaCy Docs, or TokenLists of the library conllu.
         """
-        corpus = self.corpus(as_sentences(parsed))
+        sentences = as_sentences(parsed)
+        if doubt := self.other_relations(sentences):
+            warnings.warn(doubt, stacklevel=2)
+        return self._label(sentences, decoder)
+
+    def _label(self, sentences: Sequence[Sentence], decoder: Decoder = "ad3") -> list[Props]:
+        corpus = self.corpus(sentences)
         return label_sentences(self.model, corpus, (decoder,), feedforward=self.feedforward)[0][decoder]
+
+    def other_relations(self, sentences: Sequence[Sentence]) -> str:
+        """A sentence on relations that the model was not trained on, if more than 2 % of the words have one, or "".
+
+        A subtype of a known relation (``nmod:poss`` of ``nmod``) is not counted.
+        """
+        known = {relation.partition(":")[0] for relation in self.data.space.deprels}
+        words = [relation for sentence in sentences for relation in sentence.deprels]
+        found = Counter(relation for relation in words if relation.partition(":")[0] not in known)
+        if found.total() <= _FEW * len(words):
+            return ""
+        names = [relation for relation, _ in found.most_common()]
+        some = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+        universal = " (Universal Dependencies: Stanza or UDPipe)" if {"nsubj", "obj", "obl"} <= known else ""
+        return (
+            f"{self.name} was not trained on the relations {some}, which {found.total()} of {len(words)} words have, "
+            f"and misses their arguments: use the parser of its training{universal}, or train a model on such parses"
+        )
 
     def corpus(self, sentences: Sequence[Sentence]) -> ArcCorpus:
         """Sentences encoded for the model."""
@@ -87,6 +115,7 @@ class Labeller(Opened):
     def evaluate(self, split: str, data: str = "", *, progress: Progress | None = None, **options: Any) -> Scores:
         name, splits, _ = open_corpus(data or re.sub(r"-(whole|without-.*)$", "", self.data.name), (split,))
         sentences = splits[split]
+        self._say_other_relations(sentences)
         found, _ = evaluate(self.model, self.corpus(sentences), feedforward=self.feedforward)
         lines = [f"{self.name} on {len(sentences)} {split} sentences of {name}, {found['predicates']} predicates"]
         for decoder, label in _DECODERS.items():
@@ -117,7 +146,8 @@ class Labeller(Opened):
         if [] in texts:
             raise ValueError(f"{files[texts.index([])]} holds no sentence; CoNLL-U has a line for each word")
         every = [sentence for sentences in texts for sentence in sentences]
-        found = self(every)
+        self._say_other_relations(every)
+        found = self._label(every)
         print(f"{len(every)} sentences, {sum(len(s.propositions) for s in every)} predicates", file=sys.stderr)
         if out is None:
             sys.stdout.write(render(every, found, style))
@@ -126,6 +156,10 @@ class Labeller(Opened):
             target.parent.mkdir(parents=True, exist_ok=True)
             write_text(target, render(sentences, list(islice(remaining, len(sentences))), style))
             yield target
+
+    def _say_other_relations(self, sentences: Sequence[Sentence]) -> None:
+        if doubt := self.other_relations(sentences):
+            print(doubt, file=sys.stderr)
 
     def exportable(self) -> Exportable:
         return exportable(self.name, self.recipe, self.model, self.data.space, descend=not self.feedforward)
