@@ -58,6 +58,24 @@ def test_label_sets(labels: tuple[np.ndarray, np.ndarray], fitted: SPENClassifie
     assert fitted.classes_.tolist() == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("values", [(-1, 1), (1, 2), (0, 2)])
+def test_labels_other_than_0_and_1_are_refused(labels: tuple[np.ndarray, np.ndarray], values: tuple[int, int]) -> None:
+    X, Y = labels
+    table = np.where(Y, values[1], values[0])
+    told = f"holds 0 and 1, or booleans, and y holds {values[0]}, {values[1]}: write 1 where a label is present"
+    for y in (table, scipy.sparse.csr_matrix(table)) if values[0] == 0 else (table,):
+        with pytest.raises(ValueError, match=told):
+            SPENClassifier(**SMALL).fit(X, y)
+        with pytest.raises(ValueError, match=told):
+            SPENClassifier(**SMALL).partial_fit(X, y)
+
+
+def test_booleans_are_0_and_1(labels: tuple[np.ndarray, np.ndarray]) -> None:
+    X, Y = labels
+    plain, booleans = (SPENClassifier(**SMALL, max_iter=2).fit(X, y).predict_proba(X) for y in (Y, Y.astype(bool)))
+    assert np.array_equal(plain, booleans)
+
+
 def test_classes_by_name() -> None:
     X, y = make_blobs(150, centers=3, random_state=0)
     names = np.array(["ant", "bee", "cow"])[y]

@@ -113,6 +113,11 @@ class SPENClassifier(ClassifierMixin, SPENEstimator):
             raise ValueError("y must be of the kind the estimator was fitted on: classes, or a table of labels")
         if labels:
             table = np.asarray(y.toarray() if scipy.sparse.issparse(y) else y)
+            if not np.isin(table, (0, 1)).all():
+                raise ValueError(
+                    "a table of labels holds 0 and 1, or booleans, and y holds "
+                    f"{', '.join(map(str, np.unique(table).tolist()))}: write 1 where a label is present"
+                )
             if first:
                 self.classes_ = np.arange(table.shape[1])
             elif table.shape[1] != len(self.classes_):
