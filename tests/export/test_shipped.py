@@ -18,7 +18,7 @@ from spen.export import TOLERANCE, write
 from spen.export.predictor import named_inputs
 from spen.models import open_model
 from spen.tasks.denoising.data import Rooms
-from spen.tasks.denoising.energy import Observation
+from spen.tasks.denoising.energy import NoisyObservation, Observation
 from spen.tasks.denoising.losses import observation
 from spen.tasks.srl.grammar.corpus import make_corpus
 from spen.tasks.srl.predict import Labeller
@@ -96,6 +96,21 @@ def test_the_page_shows_how_to_denoise(denoiser: Path, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     clean = torch.from_numpy(np.load(tmp_path / "clean.npy")) / 4000
     expected = open_model("dp-3").denoise(Observation(*(part[None] for part in observation(frame))))[0, 0]
+    torch.testing.assert_close(clean, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_the_page_shows_how_to_denoise_at_a_level_of_noise(tmp_path: Path) -> None:
+    write(open_model("photo").exportable(), tmp_path / "photo.onnx")
+    grey = 255 * torch.rand(24, 31, generator=torch.Generator().manual_seed(0))
+    np.save(tmp_path / "grey.npy", grey.numpy())
+    (code,) = (block for block in blocks() if "grey.npy" in block)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    image = grey[None, None] / 255
+    x = NoisyObservation(image, torch.ones_like(image), torch.full((1, 1, 1, 1), 25 / 255))
+    with torch.no_grad():
+        expected = open_model("photo").model(x).output[0, 0]
+    clean = torch.from_numpy(np.load(tmp_path / "clean.npy")) / 255
     torch.testing.assert_close(clean, expected, rtol=0, atol=TOLERANCE)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -80,6 +82,26 @@ def test_a_table_of_any_scale_becomes_an_onnx_file(folder: Path, monkeypatch: py
     (y,) = onnxruntime.InferenceSession("songs.onnx").run(None, {"x": np.array([[190, 1, 0, 0]], np.float32)})
     (row,) = csv.DictReader(spen("predict", RUN, "new.csv").out.splitlines()[:2])
     assert y[0].tolist() == pytest.approx([float(row["happy probability"]), float(row["calm probability"])], abs=1e-5)
+
+
+def test_the_onnx_file_says_how_to_use_it_as_the_page_shows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(folder)
+    (folder / "new-songs.csv").write_text("key,tempo\nC,190\nE,40\n,\n")
+    assert spen("export", RUN, "songs.onnx").status == 0
+    about = onnxruntime.InferenceSession("songs.onnx").get_modelmeta().custom_metadata_map
+    settings = json.loads((folder / RUN / "config.json").read_text())["settings"]
+    assert json.loads(about["inputs"]) == ["tempo", "key=C", "key=D", "key=E"]
+    assert json.loads(about["missing"]) == [settings["schema"]["inputs"]["tempo"], 0, 0, 0]
+    assert json.loads(about["labels"]) == ["happy", "calm"]
+    assert float(about["threshold"]) == settings["threshold"]
+    page = Path(__file__).parents[3] / "docs" / "export.md"
+    (code,) = (
+        c for c in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL) if "songs" in c
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, capture_output=True, text=True).stdout
+    rows = csv.DictReader(spen("predict", RUN, "new-songs.csv").out.splitlines())
+    assert shown.splitlines() == [str([name for name in ("happy", "calm") if row[name] == "1"]) for row in rows]
 
 
 def test_a_table_that_has_moved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,13 +124,22 @@ class LabelSetPredictor(Opened):
         def example(seed: int) -> Tensor:
             return self._like_training((3, 5, 1)[seed % 3], torch.Generator().manual_seed(seed))
 
+        inputs = self.schema.named()
         shape = "absent, present" if self.recipe.pairs else "the probability of every label"
         return Exportable(
             model=self.model,
             example=example,
             shapes={"x": (BATCH,)},
             descend=not isinstance(self.objective, Feedforward | InferenceNetwork),
-            metadata={"task": "multilabel", "recipe": self.recipe.name, "y": f"{tuple(self.schema.targets)}: {shape}"},
+            metadata={
+                "task": "multilabel",
+                "recipe": self.recipe.name,
+                "inputs": json.dumps(list(inputs)),
+                "missing": json.dumps(list(inputs.values())),
+                "labels": json.dumps(self.schema.targets),
+                "threshold": str(self.threshold),
+                "y": f"{tuple(self.schema.targets)}: {shape}",
+            },
         )
 
     def batch(self, size: int | None = None, **options: Any) -> Any:

@@ -115,6 +115,13 @@ class Schema:
         """The number of inputs that a row becomes."""
         return sum(1 if isinstance(kind, float | int) else len(kind) for kind in self.inputs.values())
 
+    def named(self) -> dict[str, float]:
+        """Each input in order, a word as ``column=word``, and what stands for a missing value."""
+        found: dict[str, float] = {}
+        for name, kind in self.inputs.items():
+            found |= {name: kind} if isinstance(kind, float | int) else {f"{name}={word}": 0.0 for word in kind}
+        return found
+
     def label_sets(self, table: Table) -> LabelSets:
         """Inputs and labels of a table that has both."""
         y = self.y(table)
