@@ -208,6 +208,19 @@ def test_the_command_line_solves_a_file(trained: Path, tmp_path: Path) -> None:
     assert json.loads(scores.out)["examples"] == 4
 
 
+def test_boards_of_another_size_than_the_trained_one_are_told(trained: Path, tmp_path: Path) -> None:
+    file = tmp_path / "puzzles.txt"
+    file.write_text("." * 81)
+    done = run("predict", str(trained), str(file), "--steps", "1", "--restarts", "1", "--device", "cpu")
+    assert (done.status, done.out[81:82]) == (0, ",")
+    told = (
+        f"{file} holds puzzles of 9×9, and {trained} was trained on 4×4: it may leave most of them unsolved; train a mo"
+    )
+    assert done.err.startswith(told)
+    file.write_text("." * 16)
+    assert run("predict", str(trained), str(file), "--steps", "1", "--restarts", "1", "--device", "cpu").err == ""
+
+
 def test_mistakes_are_one_sentence(trained: Path, tmp_path: Path) -> None:
     done = run("predict", str(trained), str(tmp_path), "--device", "cpu")
     assert done.status == 2

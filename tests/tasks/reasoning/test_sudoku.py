@@ -124,6 +124,8 @@ def test_files(tmp_path: Path) -> None:
     path = tmp_path / "puzzles.csv"
     path.write_text("quizzes,solutions\n# a remark\n\n1...............\n")
     assert [p.clues[0] for p in read_puzzles(path)] == [1]
+    path.write_text("1...............\n", encoding="utf-8-sig")
+    assert [p.clues[0] for p in read_puzzles(path)] == [1], "a byte order mark"
     for text, sentence in (
         ("1...............\n12\n", f"{path}, line 2: a board has 16, 36, 64, 81 cells, not 2"),
         ("1...............\n" + "." * 81, f"{path} has boards of several sizes; a model solves one size at a time"),

@@ -27,6 +27,9 @@ GENERATED = {4: (512, 64, 256), 6: (512, 64, 256)}
 SHIPPED = {"train": slice(0, 600), "dev": slice(600, 750), "test": slice(750, 900)}
 """The splits of sudoku-9.csv.xz: generate(draw, 9, clues=20 + i % 15) for i = 0 … 899, draw = random.Random(9)."""
 
+SIDES = {"satnet": 9, "rrn": 9, "sudoku-4": 4, "sudoku-6": 6, "sudoku-9": 9}
+"""The size of board of each data set."""
+
 SATNET = {"train": slice(0, 8700), "dev": slice(8700, 9000), "test": slice(9000, 10000)}
 
 
@@ -47,7 +50,8 @@ def boards(y: Tensor) -> list[Board]:
 def read_puzzles(path: Path) -> list[Puzzle]:
     """A text file with a puzzle on each line (``parse_line``); .xz is read compressed. A heading is left out."""
     try:
-        with lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8") as file:
+        opener = lzma.open if path.suffix == ".xz" else open
+        with opener(path, "rt", encoding="utf-8-sig") as file:  # spreadsheets begin with a byte order mark
             found = list(_parsed(path, file))
     except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
         raise ValueError(f"{path} is no text file with a puzzle on each line: {error}") from None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from spen.storage import write_whole
-from spen.tasks.reasoning.data import boards, one_hot, read_puzzles
+from spen.tasks.reasoning.data import SIDES, boards, one_hot, read_puzzles
 from spen.tasks.reasoning.metrics import obeys_the_rules
 from spen.tasks.reasoning.sudoku import format_board
 from spen.tasks.simple import SimpleOpened, answer_files
@@ -41,6 +41,14 @@ class ReasoningModel(SimpleOpened):
             raise ValueError(f"{folders[0]} is a folder; name the files with puzzles in it")
         targets = [None] * len(inputs) if out is None else [target for _, target in answer_files(inputs, out, ".csv")]
         files = [(target, read_puzzles(path)) for path, target in zip(inputs, targets, strict=True)]
+        trained = SIDES[self.settings["data"]]
+        for path, (_, puzzles) in zip(inputs, files, strict=True):
+            if (side := puzzles[0].side) != trained:  # the weights serve every size
+                print(
+                    f"{path} holds puzzles of {side}×{side}, and {self.name} was trained on {trained}×{trained}: it "
+                    "may leave most of them unsolved; train a model on this size",
+                    file=sys.stderr,
+                )
         for target, puzzles in files if progress is None else progress(files, len(files), "files"):
             x = one_hot([p.clues for p in puzzles])
             y = torch.cat([self.answer(part, **self._search(options)) for part in x.split(self.task.batch_size)])
