@@ -148,8 +148,11 @@ def test_a_run_that_does_not_say_what_it_is(folder: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_to(folder: Path) -> None:
-    expect("noisy.png: file exists", "train", "dp-3", "--out", "noisy.png")
-    expect("noisy.png: file exists", "predict", "dp-3", "noisy.png", "-o", "noisy.png/y.png")
+    told = "noisy.png is a file, and a folder is needed: give another name"
+    expect(told, "train", "dp-3", "--out", "noisy.png")
+    expect(told, "predict", "dp-3", "noisy.png", "-o", "noisy.png/y.png")
+    expect(told, "predict", "dp-3", "noisy.png", "-o", "noisy.png/x/y.png")
+    expect("/dev/null is a file, and a folder is needed", "predict", "dp-3", "noisy.png", "-o", "/dev/null")
 
 
 def test_a_folder_of_another_run_is_not_overwritten() -> None:
@@ -320,7 +323,15 @@ LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
     ("write", "line"),
     [
         (_npz(y_train=None, x_test=None), "bad.npz has no y_train, x_test; a multi-label npz holds x_train y_train"),
-        (_npz(x_train=np.full((12, 3), np.inf, np.float32)), "NaN or infinity"),
+        (
+            _npz(x_train=np.full((12, 3), np.inf, np.float32)),
+            "bad.npz: the column 'x0' holds an infinite number, 'inf' in row 1",
+        ),
+        (
+            _npz(y_test=np.array([[None]] * 12)),
+            "bad.npz holds an array that cannot be read: save x and y as numbers, and names as text; dtype=object, ",
+        ),
+        (_npz(x_train=np.full((12, 3), "a")), "bad.npz: inputs of type <U1 and labels of type float32 must be numbers"),
         (_npz(x_train=np.full((12, 3), np.nan, np.float32)), "'x0' has no value in any training row: remove it"),
         (
             _npz(y_train=np.full((12, 2), 3, np.float32)),
@@ -348,6 +359,8 @@ LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
     ids=[
         "missing",
         "infinite",
+        "objects",
+        "texts",
         "nan",
         "no 0/1",
         "lengths",

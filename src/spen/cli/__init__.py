@@ -58,12 +58,21 @@ def _end(error: BaseException) -> NoReturn:
         raise SystemExit(FAILURE)
     if hasattr(error, "format_message"):  # an option or an argument that the parser refuses
         _refused(error, error.format_message())
+    if isinstance(error, FileExistsError | NotADirectoryError) and (file := _file_of(error.filename)):
+        _say(f"{file} is a file, and a folder is needed: give another name", MISTAKE)
     if isinstance(error, OSError) and error.filename is not None and error.strerror:  # not "[Errno 2] …"
         _say(f"{error.filename}: {error.strerror.lower()}", MISTAKE)
     ours = type(error).__module__.startswith("spen.")
     if ours or isinstance(error, (ValueError, OSError, ImportError)):
         _say(str(error), MISTAKE)
     _say(f"{type(error).__name__}: {error}; the same command with --debug shows where", FAILURE)
+
+
+def _file_of(path: Any) -> str:
+    """The part of a path that is a file; empty if there is none."""
+    while path and not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return "" if not path or os.path.isdir(path) else str(path)
 
 
 def _refused(error: BaseException, message: str) -> NoReturn:

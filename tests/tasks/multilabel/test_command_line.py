@@ -8,11 +8,14 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from spen.models import find_model
+from spen.tasks.multilabel.opened import LabelSetPredictor
 from tests.cli.world import spen
 
 SMALL = [
@@ -127,6 +130,15 @@ def test_a_table_that_has_changed(folder: Path, monkeypatch: pytest.MonkeyPatch)
         assert json.loads(spen("evaluate", RUN, "--data", "songs.csv", "--json").out)["examples"] == 151
     finally:
         Path("songs.csv").write_text(before)
+
+
+def test_an_advised_command_quotes_a_name_with_a_blank(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    opened = LabelSetPredictor.open(find_model(RUN), "cpu")
+    opened.recipe = replace(opened.recipe, data="my songs.csv")
+    Path("my songs.csv").write_text(Path("songs.csv").read_text() + "99.0,C,0,1\n")
+    with pytest.raises(ValueError, match="score all of its rows with --data 'my songs.csv', or train again"):
+        opened.evaluate("test")
 
 
 def test_a_table_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,8 @@ def test_new_rows_are_read_as_the_training_rows_were(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=sentence):
             schema.x(read_table(write(tmp_path, "new.csv", text)))
+    with pytest.raises(ValueError, match=r"new\.csv: the column 'tempo' holds an infinite number, 'inf' in line 2"):
+        schema.x(read_table(write(tmp_path, "new.csv", "key,tempo\nC,inf\n")))
     with pytest.raises(ValueError, match="lacks the target 'happy'"):
         schema.y(new)
 
@@ -73,7 +75,12 @@ def test_new_rows_are_read_as_the_training_rows_were(tmp_path: Path) -> None:
         ("a,b\nred,2\nblue,2\n", "a", "the target 'a' has the values blue, red; a target is 0 or 1 in every row"),
         ("a,b\n0.5,2\n1,2\n", "a", "the target 'a' has the values 0.5, 1; a target is 0 or 1 in every row"),
         ("a,b\n,2\n1,2\n", "a", "a value of the target 'a' is missing; fill it in, or remove the row"),
-        ("a,b\n1,inf\n", "a", "NaN or infinity"),
+        (
+            "a,b\n1,2\n0,-inf\n",
+            "a",
+            r"bad\.csv: the column 'b' holds an infinite number, '-inf' in line 3: correct it, or",
+        ),
+        ("a,b\n1,1e39\n", "a", "holds an infinite number, '1e39' in line 2"),
         ("a,b\n" + "".join(f"1,w{i}\n" for i in range(101)), "a", "'b' has 101 different words, more than 100: remove"),
     ],
 )

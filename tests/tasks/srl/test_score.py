@@ -10,13 +10,24 @@ from hypothesis import strategies as st
 
 from spen.tasks.srl.formats.conll2005 import write_props
 from spen.tasks.srl.score import Tally, join_pieces, score, score_files, score_table
-from spen.tasks.srl.sentences import Argument, Proposition, Props
+from spen.tasks.srl.sentences import Argument, BadCorpus, Proposition, Props
+from tests.cli.world import CONLLU
 
 from .strategies import pieces, props
 
 
 def prop(*pieces: tuple[int, int, str], predicate: int = 0, sense: str = "go", length: int = 9) -> Props:
     return Props(length, (Proposition(predicate, sense, tuple(Argument(*piece) for piece in pieces)),))
+
+
+@pytest.mark.parametrize("comment", ["# sent_id = 1\n", "# text = Ann sold the boat in May\n", ""])
+def test_a_conllu_file_is_no_props_file(tmp_path: Path, comment: str) -> None:
+    path = tmp_path / "gold.conllu"
+    path.write_text(f"{comment}{CONLLU}")
+    with pytest.raises(BadCorpus) as error:
+        score_files(path, path)
+    told = "this is CoNLL-U, and a props file is needed, as `spen predict` writes it"
+    assert str(error.value) == f"{path}:1: {told}"
 
 
 def brute_force(gold: list[Props], predicted: list[Props]) -> tuple[Tally, int]:

@@ -144,8 +144,14 @@ def _read_npz(path: Path) -> list[Table]:
         if missing:
             holds = "a multi-label npz holds x_train y_train x_test y_test, or x and y"
             raise ValueError(f"{path} has no {', '.join(missing)}; {holds}")
-        names = (file.get("feature_names"), file.get("label_names"))
-        arrays = [(file[f"x{part}"], file.get(f"y{part}")) for part in parts]
+        try:
+            names = (file.get("feature_names"), file.get("label_names"))
+            arrays = [(file[f"x{part}"], file.get(f"y{part}")) for part in parts]
+        except (OSError, ValueError, BadZipFile, EOFError):
+            raise ValueError(
+                f"{path} holds an array that cannot be read: save x and y as numbers, and names as text; dtype=object, "
+                "which needs a pickle, is not read"
+            ) from None
     return [_from_arrays(str(path), x, y, *names) for x, y in arrays]
 
 
@@ -157,7 +163,10 @@ def _from_arrays(name: str, x: Array, y: Array | None, inputs: Array | None, lab
     targets = [str(n) for n in (range(y.shape[1]) if labels is None or not y.shape[1] else labels)]
     if len(called) != x.shape[1] or len(targets) != y.shape[1]:
         raise ValueError(f"{name}: {len(called)} and {len(targets)} names for {x.shape[1]} inputs, {y.shape[1]} labels")
-    columns = [*x.T.astype(float), *y.T.astype(float)]
+    try:
+        columns = [*x.T.astype(float), *y.T.astype(float)]
+    except ValueError:
+        raise ValueError(f"{name}: inputs of type {x.dtype} and labels of type {y.dtype} must be numbers") from None
     return make_table(name, called + targets, columns, targets=tuple(targets))
 
 

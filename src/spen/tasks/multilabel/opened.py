@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -80,7 +81,7 @@ class LabelSetPredictor(Opened):
         if changed and not data:
             raise ValueError(
                 f"{name} has changed since {self.name} was trained, so its test rows are not known; "
-                f"score all of its rows with --data {name}, or train again"
+                f"score all of its rows with --data {shlex.quote(name)}, or train again"
             )
         if changed:
             part, which = self.schema.label_sets(tables[0]), ""  # every row of another table

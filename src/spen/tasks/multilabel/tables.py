@@ -178,6 +178,7 @@ def _kind(table: Table, name: str) -> float | tuple[str, ...]:
     column = table.columns[name]
     numbers = _numbers(column)
     if numbers is not None:
+        _check_finite(table, name, numbers)
         known = numbers[~np.isnan(numbers)]
         if not len(known):
             raise ValueError(f"{table.name}: the column {name!r} has no value in any training row: remove it")
@@ -191,6 +192,15 @@ def _kind(table: Table, name: str) -> float | tuple[str, ...]:
             "remove it, or put numbers in its place"
         )
     return words
+
+
+def _check_finite(table: Table, name: str, numbers: NDArray[np.float64]) -> None:
+    infinite = np.abs(numbers) > np.finfo(np.float32).max
+    if infinite.any():
+        cell = table.cell(name, int(infinite.argmax()))
+        raise ValueError(
+            f"{table.name}: the column {name!r} holds an infinite number, {cell}: correct it, or leave it empty"
+        )
 
 
 def _check_words(table: Table, name: str) -> None:
@@ -225,6 +235,7 @@ def _encode(table: Table, name: str, kind: float | Sequence[str]) -> tuple[NDArr
             raise ValueError(
                 f"{table.name}: {table.cell(name, wrong)} is no number, as the column {name!r} needs{point}"
             )
+        _check_finite(table, name, numbers)
         missing = np.isnan(numbers)
         return np.where(missing, kind, numbers)[:, None], int(missing.sum())
     texts = np.array(_texts(column))

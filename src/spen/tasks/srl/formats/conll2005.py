@@ -5,6 +5,7 @@ Files may be gzipped. Columns are separated by blanks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -56,7 +57,13 @@ def join_blocks(files: Mapping[Path, Sequence[Block]]) -> list[Sentence]:
 
 def props_blocks(path: str | Path) -> list[Block]:
     """The sentences of a props file as blocks."""
-    return read_blocks(read_text(path), path, ("props",))
+    text = read_text(path)
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.startswith("#") or re.match(r"1(\t[^\t]*){9}", line):
+            raise BadCorpus(path, number, "this is CoNLL-U, and a props file is needed, as `spen predict` writes it")
+        if line.strip():
+            break
+    return read_blocks(text, path, ("props",))
 
 
 def read_props(path: str | Path) -> list[Props]:
