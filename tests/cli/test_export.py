@@ -86,6 +86,7 @@ def test_half_precision_and_a_sentence_for_the_folder(folder: Path) -> None:
     ("command", "line"),
     [
         ("export dp-3", "missing argument 'file'"),
+        ("export dp-3 -", "an export is a binary file or several files, not for stdout: name a file or a folder"),
         ("export dp-3 model.pb", "model.pb should end in .onnx or .pt2, or in nothing for a folder"),
         ("export dp-3 model.onnx --compile", "--compile is for a .pt2 file, not for model.onnx"),
         ("export dp-3 model.onnx --half", "--half is for a folder, not for model.onnx"),

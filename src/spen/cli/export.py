@@ -32,6 +32,8 @@ def export(
     FILE.onnx runs in onnxruntime without torch, FILE.pt2 in torch without spen; a folder is for SPEN.from_pretrained
     and for every command that takes a model.
     """
+    if str(file) == "-":
+        raise ValueError("an export is a binary file or several files, not for stdout: name a file or a folder")
     if file.suffix not in ("", ".onnx", ".pt2"):
         raise ValueError(f"{file} should end in .onnx or .pt2, or in nothing for a folder")
     if compiled and file.suffix != ".pt2":
