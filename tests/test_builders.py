@@ -121,6 +121,25 @@ def test_a_config_that_does_not_fit_is_told(tmp_path: Path, values: dict[str, An
         spen.SPEN.from_pretrained(tmp_path)
 
 
+def test_a_run_without_weights_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    builders.register("squares", squares)
+    builders.build("squares", size=2).save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    for build in (None, squares):
+        with pytest.raises(ValueError) as error:
+            spen.SPEN.from_pretrained(tmp_path, build=build)
+        assert str(error.value) == f"{tmp_path} has no trained weights yet: train it to the end, or resume it"
+
+
+def test_a_model_of_the_package_is_opened_by_name() -> None:
+    with pytest.raises(ValueError) as error:
+        spen.SPEN.from_pretrained("dp-3")
+    told = "'dp-3' is no folder but a model of the package: open it with spen.models.open_model(\"dp-3\").model"
+    assert str(error.value) == told
+    with pytest.raises(ValueError, match="^dp-9 is not a saved model: it has no config.json$"):
+        spen.SPEN.from_pretrained("dp-9")
+
+
 def test_damaged_folders_are_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a saved model: it has no config.json"):
         spen.SPEN.from_pretrained(tmp_path)

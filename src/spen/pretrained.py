@@ -51,10 +51,17 @@ def write_config(folder: Path, origin: Origin | None, **more: Any) -> None:
 
 def load_pretrained(folder: Path | str, build: Builder | None = None) -> SPEN:
     """The model of a folder, for prediction (``eval``); ``build(**settings)`` replaces the registered builder."""
+    if not Path(folder).is_dir() and (Path(__file__).with_name("weights") / folder).is_dir():
+        raise ValueError(
+            f"{str(folder)!r} is no folder but a model of the package: open it with "
+            f'spen.models.open_model("{folder}").model'
+        )
     config = read_config(folder)
     name, settings = config["builder"], config["settings"]
     if build is None and name is None:
         raise ValueError(f"{Path(folder) / CONFIG} does not say how to build the model; give build=")
+    if not (Path(folder) / WEIGHTS).is_file():
+        raise ValueError(f"{folder} has no trained weights yet: train it to the end, or resume it")
     try:
         model = (find_builder(name) if build is None else build)(**settings)
     except TypeError as error:
