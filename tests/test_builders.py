@@ -18,6 +18,7 @@ from spen import builders
 from spen.domains import Reals, Simplex
 from spen.energies import ICNN, EntropySmoothed, Linear
 from spen.models import open_model
+from spen.pretrained import fitting
 from spen.rules import GradientDescent
 from spen.tasks.denoising.build import build as build_denoiser
 from spen.tasks.denoising.energy import Observation
@@ -119,6 +120,12 @@ def test_a_config_that_does_not_fit_is_told(tmp_path: Path, values: dict[str, An
     change(tmp_path, **values)
     with pytest.raises(ValueError, match=message):
         spen.SPEN.from_pretrained(tmp_path)
+
+
+def test_a_text_of_torch_ends_with_a_whole_word(tmp_path: Path) -> None:
+    text = "Error(s) in loading state_dict for SPEN: Missing key(s) in state_dict: " + "energy.first.weight, " * 20
+    with pytest.raises(ValueError, match=r"energy\.first\.weight, …$"), fitting(tmp_path):
+        raise RuntimeError(text)
 
 
 def test_a_run_without_weights_is_told_from_a_damaged_one(tmp_path: Path) -> None:

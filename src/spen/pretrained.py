@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +80,7 @@ def fitting(folder: Path | str) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        first = " ".join(str(error).split())[:200]
+        first = textwrap.shorten(str(error), 200, placeholder=" …")
         raise ValueError(f"the weights in {folder} do not fit the model that was built: {first}") from None
 
 

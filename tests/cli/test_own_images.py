@@ -133,7 +133,13 @@ def test_training_starts_from_a_trained_model(place: Path) -> None:
             assert torch.allclose(value, after["energy.parts.prior.energy." + name[11:]], atol=1e-6)
     refused = spen("train", "denoise", *options, "--start", "dp-3", "--out", "other")
     assert refused.status == 2
-    assert "do not fit the model that was built" in refused.err
+    told = "is a model of recipe dp-3 with other options (prior deep, width 32) than denoise: spen train dp-3 --start"
+    assert f"dp-3 {told} dp-3, or leave --start out" in refused.err
+    refused = spen("train", "denoise", *options, "--start", "photo", "--out", "other")
+    told = "is a model of recipe photo with other options (width 24) than denoise: spen train photo --start photo, or"
+    assert f"photo {told} give --set width=24" in refused.err
+    refused = spen("train", "denoise", *options, "--start", "sudoku", "--out", "other")
+    assert "sudoku is a model of the task reasoning, not of denoising: it cannot start denoise" in refused.err
     refused = spen("train", "tv", "--data", "own", "--start", RUN, "--out", "classical")
     assert "tv has no weights to start from; leave --start out" in refused.err
 

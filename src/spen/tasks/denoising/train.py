@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spen.models import find_model
-from spen.pretrained import fitting, write_config
+from spen.models import SavedModel, find_model
+from spen.pretrained import complete, fitting, write_config
 from spen.protocols import Objective
 from spen.tasks.denoising.build import Denoise, build, origin_of
 from spen.tasks.denoising.crops import Crops
@@ -25,11 +26,15 @@ from spen.tasks.denoising.methods import Classical, Recipe, Schedule
 from spen.tasks.denoising.metrics import clamped_psnr, hole_rmse_mm, mean_over_frames, psnr
 from spen.tasks.denoising.noise import Kind
 from spen.tasks.denoising.noise_estimate import frame_noise
+from spen.tasks.denoising.recipes import find_recipe
 from spen.tasks.denoising.regimes import Regime
 from spen.tasks.denoising.sources import PSNR, CropSource, FrameSource
 from spen.tasks.task import Progress
 from spen.training import Run, Stage, fit, joint
 from spen.training.processes import devices_and_nodes
+
+_SIZES = ("prior", "kind", "width", "depth", "size", "blocks", "scales")
+"""The options that the shapes of the weights depend on."""
 
 
 def describe_run(recipe: Recipe, regime: Regime, *, quick: bool = False) -> dict[str, Any]:
@@ -74,6 +79,7 @@ def train(
     model, objective = build(recipe, regime)
     if start:
         saved = find_model(start)
+        _check_start(start, saved, recipe)
         with fitting(saved.folder):
             model.load_state_dict(starting_weights(saved.weights(), model.state_dict()))
     on_gpu = accelerator != "cpu" and devices_and_nodes(devices, nodes) == (1, 1) and torch.cuda.is_available()
@@ -103,6 +109,26 @@ def train(
         **fit_options,
     )
     return run if run.complete else None
+
+
+def _check_start(start: str, saved: SavedModel, recipe: Recipe) -> None:
+    """Refuse the weights of a model whose sizes differ."""
+    if saved.task != recipe.task:
+        raise ValueError(
+            f"{start} is a model of the task {saved.task}, not of {recipe.task}: it cannot start {recipe.name}"
+        )
+    with complete(saved.folder):
+        there = str(saved.settings["recipe"])
+        options = asdict(find_recipe(there).restored(saved.settings["options"]).method)
+    own = {key: value for key, value in asdict(recipe.method).items() if key in recipe.option_names()}
+    differ = {key: options[key] for key in _SIZES if key in own and key in options and own[key] != options[key]}
+    if differ:
+        named = ", ".join(f"{key} {value}" for key, value in differ.items())
+        same = "".join(f" --set {key}={value}" for key, value in differ.items())
+        raise ValueError(
+            f"{start} is a model of recipe {there} with other options ({named}) than {recipe.name}: spen train {there} "
+            f"--start {shlex.quote(start)}, or {'leave --start out' if 'prior' in differ else f'give{same}'}"
+        )
 
 
 def starting_weights(trained: dict[str, Tensor], first: dict[str, Tensor]) -> dict[str, Tensor]:
