@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -181,6 +182,13 @@ def test_bounds_move_with_the_model_and_are_not_saved() -> None:
 )
 def test_bounds_must_leave_room(low: float | Tensor, high: float) -> None:
     with pytest.raises(ValueError, match="a Box needs finite bounds with low < high, not low="):
+        Box("projected", low=low, high=high)
+
+
+@pytest.mark.parametrize(("low", "high"), [(None, 1.0), (0.0, "1"), ([0.0, None], 1.0)])
+def test_bounds_are_numbers(low: Any, high: Any) -> None:
+    told = f"the bounds of a Box are numbers, tensors, lists or arrays, not low={low!r} and high={high!r}: for y"
+    with pytest.raises(TypeError, match=re.escape(told)):
         Box("projected", low=low, high=high)
 
 

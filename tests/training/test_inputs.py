@@ -177,6 +177,39 @@ def test_a_run_folder_of_any_model_is_opened_with_its_builder(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("model", "stages", "sentence"),
+    [
+        (
+            nn.Linear(6, 3),
+            [joint(squared_error, epochs=1)],
+            "fit trains a spen.SPEN, not an object of type Linear: "
+            "write SPEN(features=…, init=…, energy=…, minimizer=…)",
+        ),
+        (
+            toy.build_model(),
+            joint(squared_error, epochs=1),
+            "stages must be a list of stages, not an object of type Stage: write [joint(EndToEnd(loss), epochs=10)]",
+        ),
+        (
+            toy.build_model(),
+            None,
+            "stages must be a list of stages, not None: write [joint(EndToEnd(loss), epochs=10)]",
+        ),
+        (
+            toy.build_model(),
+            [EndToEnd(squared_error)],
+            "a stage must be a Stage, not an object of type EndToEnd; write joint(EndToEnd(loss), epochs=10)",
+        ),
+    ],
+)
+def test_a_model_or_stages_of_another_kind_are_refused(tmp_path: Path, model: Any, stages: Any, sentence: str) -> None:
+    with pytest.raises(TypeError) as error:
+        fit(model, stages, *toy.build_data(), toy.MSE(), out=tmp_path / "run", accelerator="cpu", progress=False)
+    assert str(error.value) == sentence
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
     ("x", "target", "sentence"),
     [
         (np.zeros((4, 6)), torch.zeros(4), "x must hold a tensor with one row per example, and is of type ndarray"),

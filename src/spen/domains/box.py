@@ -33,8 +33,14 @@ class Box(Domain):
         super().__init__()
         if update not in ("projected", "logits", "through_logits"):
             raise ValueError(f'Box has no update {update!r}; choose "projected", "logits" or "through_logits"')
+        try:
+            bounds = [torch.as_tensor(bound).detach() for bound in (low, high)]
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"the bounds of a Box are numbers, tensors, lists or arrays, not low={low!r} and high={high!r}: "
+                "for y without bounds take Reals()"
+            ) from None
         low, high = (torch.as_tensor(b) if isinstance(b, Sequence | np.ndarray) else b for b in (low, high))
-        bounds = [torch.as_tensor(bound).detach() for bound in (low, high)]
         if not all(bool(bound.isfinite().all()) for bound in bounds) or not bool((bounds[0] < bounds[1]).all()):
             raise ValueError(f"a Box needs finite bounds with low < high, not low={low} and high={high}")
         self.update = update

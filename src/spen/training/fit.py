@@ -33,7 +33,7 @@ from spen.training.module import Job, StageModule
 from spen.training.processes import Terminated, Termination, devices_and_nodes, is_main_process, rejoin_after_restart
 from spen.training.run import Run, say
 from spen.training.sources import Source, as_metric, as_source
-from spen.training.stages import Stage
+from spen.training.stages import Stage, check_arguments
 
 
 def fit(
@@ -86,6 +86,7 @@ def fit(
     devices, nodes = devices_and_nodes(devices, nodes)
     rejoin_after_restart(accelerator)
     loggers = _check_loggers(logger)
+    check_arguments(model, stages)
     names = [stage.name for stage in stages]
     if not stages:
         raise ValueError("fit needs at least one stage, such as joint(EndToEnd(loss), epochs=10)")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 
 from torch import nn
 
+from spen.arguments import described, require
 from spen.objectives import EndToEnd, Feedforward
 from spen.protocols import Loss, Objective
 
@@ -77,6 +79,20 @@ class Stage:
             how = "clamps every parameter" if moving else "finds requires_grad=False at every parameter"
             raise ValueError(f"stage {self.name!r} {how}: there is nothing to train")
         return free
+
+
+def check_arguments(model: nn.Module, stages: Sequence[Stage]) -> None:
+    """Refuse what ``fit`` cannot train."""
+    if not all(hasattr(model, part) for part in ("features", "init", "energy", "minimizer")):
+        raise TypeError(
+            f"fit trains a spen.SPEN, not {described(model)}: write SPEN(features=…, init=…, energy=…, minimizer=…)"
+        )
+    if isinstance(stages, Stage) or not isinstance(stages, Sequence):
+        raise TypeError(
+            f"stages must be a list of stages, not {described(stages)}: write [joint(EndToEnd(loss), epochs=10)]"
+        )
+    for stage in stages:
+        require(stage, Stage, "a stage", "a Stage", "write joint(EndToEnd(loss), epochs=10)")
 
 
 def pretrain(loss: Loss, *, epochs: int, learning_rate: float = 1e-3, patience: int | None = None) -> Stage:
