@@ -127,7 +127,7 @@ def test_higher_is_better_decides_which_epoch_is_the_best(tmp_path: Path) -> Non
     source, _ = toy.build_data()
     best = {}
     for higher in (False, True):
-        run = train(tmp_path / str(higher), source, higher_is_better=higher)
+        run = train(tmp_path / str(higher), source, metric=squared_error, higher_is_better=higher)
         scores = [e["dev"] for e in run.metrics()]
         best[higher] = run.scores(0)["best"]
         assert best[higher] == (max if higher else min)(scores)
