@@ -313,3 +313,129 @@ def test_rule_and_energy_may_both_draw_in_a_search_for_the_step() -> None:
 
 def test_batch_norm_in_training_mode_is_no_change_of_value() -> None:
     torch.testing.assert_close(gradients(Normed(), Checkpointed()), gradients(Normed(), Exact()), rtol=1e-4, atol=1e-6)
+
+
+class Counted(Net):
+    """Draws, and counts its calls in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        self.calls.add_(1)
+        return super().forward(nn.functional.dropout(y, 0.5), features)
+
+
+@pytest.mark.parametrize("strategy", [Checkpointed(), ForwardOverReverse(), FiniteDifference()], ids=str)
+def test_energies_that_draw_and_count(strategy: GradientStrategy) -> None:
+    found, expected = (gradients(Counted(), s, rule=GradientDescent(4, 0.2)) for s in (strategy, Exact()))
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-3)
+
+
+class Expanded(Energy):
+    """½‖y − f‖² around a large constant, as a sum of terms that nearly cancel."""
+
+    def __init__(self, constant: float) -> None:
+        super().__init__()
+        self.c = nn.Parameter(torch.tensor(constant))
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        m, f = y + self.c, features + self.c
+        return 0.5 * (m.square() - 2 * m * f + f.square()).sum(1)
+
+
+@pytest.mark.parametrize("constant", [100.0, 1000.0])
+def test_an_energy_that_cancels_is_no_wrong_derivative(constant: float) -> None:
+    x = torch.randn(3, 256, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+    def of_features(strategy: GradientStrategy) -> Tensor:
+        minimizer = spen.Minimizer(Reals(), GradientDescent(20, 0.2), strategy)
+        loss = minimizer(Expanded(constant), x, torch.zeros(3, 256)).output.square().sum()
+        return torch.autograd.grad(loss, x)[0]
+
+    found, expected = of_features(FiniteDifference()), of_features(Exact())
+    assert float((found - expected).norm() / expected.norm()) < 5e-3
+
+
+def test_a_radius_below_the_resolution_of_y_is_refused() -> None:
+    with pytest.raises(ValueError, match="the radius 0.01 of the finite differences is lost in the rounding of y"):
+        gradients(Net(), FiniteDifference(), 1e6 * X)
+
+
+class Offset(Narrow):
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return self.net(y.float()).squeeze(1) + 1e4 + 0.5 * (y - features).square().sum(1)
+
+
+def test_a_radius_for_single_precision_goes_with_its_rounding() -> None:
+    assert gradients(Offset(), FiniteDifference(1e-2), X.double())
+
+
+class Wide(Energy):
+    """A weight in single precision that y does not pass through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(4))
+
+    def forward(self, y: Tensor, features: Tensor) -> Tensor:
+        return (nn.functional.softplus(self.w).double() * (y - features).square()).sum(1)
+
+
+def test_types_that_do_not_depend_on_y_do_not_count() -> None:
+    x = X.double()
+    start = torch.zeros_like(x)
+
+    def weight(strategy: GradientStrategy) -> Tensor:
+        energy = Wide()
+        spen.Minimizer(Reals(), GradientDescent(3, 0.1), strategy)(energy, x, start).output.sum().backward()
+        assert energy.w.grad is not None
+        return energy.w.grad
+
+    torch.testing.assert_close(weight(FiniteDifference()), weight(Exact()), rtol=1e-5, atol=1e-7)
+
+
+def test_a_minimiser_at_zero_is_a_minimiser() -> None:
+    x = torch.ones(2, 4, dtype=torch.float64)
+    x[1] = 0
+    energy = Quartic()
+    minimizer = spen.Minimizer(Reals(), GradientDescent(3000, 0.5), Implicit(), spen.RelativeChange(1e-6))
+    minimizer(energy, x, x + 0.5).output.square().sum().backward()
+    torch.testing.assert_close(energy.m.grad, torch.full((4,), 2.0, dtype=torch.float64), rtol=1e-4, atol=0)
+
+
+def test_what_a_graph_captures_never_waits_for_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU a truth value of a tensor would be a synchronisation, and nothing would be captured."""
+    from spen.gradients.compiled import cuda_graphs
+    from tests.gradients.test_cuda_graphs import StandIn
+
+    asked: list[str] = []
+    inside: list[bool] = []
+    monkeypatch.setattr(cuda_graphs, "Captured", StandIn)
+    plain, record, back = torch.Tensor.__bool__, StandIn._record, StandIn._pulled_back
+
+    def noted(tensor: Tensor) -> bool:
+        if inside:
+            asked.append(str(tensor.shape))
+        return plain(tensor)
+
+    def within(method: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            inside.append(True)
+            try:
+                return method(*arguments)
+            finally:
+                inside.pop()
+
+        return called
+
+    monkeypatch.setattr(torch.Tensor, "__bool__", noted)
+    monkeypatch.setattr(StandIn, "_record", within(record))
+    monkeypatch.setattr(StandIn, "_pulled_back", within(back))
+    energy, strategy = Net(), Compiled(patience=0, fuse=False, graphs=True)
+    for _ in range(8):
+        gradients(energy, strategy)
+    slots = strategy._slots[energy].values()
+    assert any(recorder.captured for slot in slots for recorder in slot.recorders.values())
+    assert asked == []

@@ -80,7 +80,9 @@ class FiniteDifference(Replayed):
             return None, rest
         at_plus, at_minus = at_both.chunk(2)
         if potential.again:
-            _require_derivative(potential, energies.detach().chunk(2), (at_plus, at_minus), shift, weight)
+            self._require_derivative(
+                potential, point, energies.detach().chunk(2), (at_plus, at_minus), shift, weight, energy
+            )
         return at_plus + at_minus, rest
 
     def _two_passes(
@@ -99,8 +101,67 @@ class FiniteDifference(Replayed):
             values.append(energies.detach())
         at_plus, at_minus = (at_leaf for at_leaf, _ in results)
         if potential.again and at_plus is not None and at_minus is not None:
-            _require_derivative(potential, values, (at_plus, at_minus), shift, weight)
+            self._require_derivative(potential, point, values, (at_plus, at_minus), shift, weight, energy)
         return added(*results)
+
+    def _require_derivative(
+        self,
+        potential: Potential,
+        point: Tensor,
+        energies: Sequence[Tensor],
+        slopes: tuple[Tensor, Tensor],
+        shift: Tensor,
+        weight: Tensor,
+        energy: ScoreFunction,
+    ) -> None:
+        """Refuse an energy whose gradient is not the derivative of its value: the difference is meaningless then.
+
+        ``energies`` are E₊ and E₋, ``slopes`` w∇E₊ and −w∇E₋ with w = 1/2ε. E₊ − E₋ lies between the slopes of both
+        ends, up to the rounding of E.
+        """
+        plus, minus = (flat(s * shift).sum(1) for s in slopes)
+        found, claimed = weight * (energies[0] - energies[1]), plus - minus
+        # Products on a GPU may be in TF32, and an energy in single precision for y in double has a radius of its own.
+        single = shift.dtype is torch.float64 and self.radius is not None
+        unit = 1e-3 if shift.is_cuda else 100 * torch.finfo(torch.float32 if single else shift.dtype).eps
+        allowed = 0.1 * (found.abs() + claimed.abs()) + (plus + minus).abs()
+        allowed = allowed + unit * weight * (energies[0].abs() + energies[1].abs())
+
+        def wrong() -> bool:
+            return bool(2 * ((found - claimed).abs() > allowed).sum() > (weight > 0).sum())
+
+        lost = flat((point + shift) - point - shift).norm(dim=1)
+        if bool((lost > 0.1 * flat(shift).norm(dim=1)).any()):
+            raise ValueError(
+                f"the radius {self._radius(point.dtype):g} of the finite differences is lost in the rounding of y, "
+                f"which reaches {float(point.abs().max()):.0e}: give a larger one, or use gradient=Checkpointed()"
+            )
+        if not wrong():
+            return
+        allowed = allowed + 4 * weight * self._noise(potential, point, shift, energy)
+        if wrong():
+            raise RuntimeError(
+                f"dE/dy of the energy {type(potential.energy).__name__} is not the derivative of E, so finite "
+                "differences cannot differentiate it: it detaches something that depends on y, changes a gradient in a "
+                "hook or a custom Function, or draws from a generator of its own. Use gradient=Checkpointed()"
+            )
+
+    def _noise(self, potential: Potential, point: Tensor, shift: Tensor, energy: ScoreFunction) -> Tensor:
+        """(B,): how far E is from smooth. An energy that is a small difference of large sums has their rounding.
+
+        0 for an energy that has another value at every evaluation.
+        """
+
+        def value(part: float) -> Tensor:
+            with torch.enable_grad():  # an energy may register hooks
+                return potential((point + part * shift).requires_grad_(), energy).detach()
+
+        total = torch.zeros_like(value(1.0))
+        for side in (-1.0, 1.0):
+            first, middle, last, again = (value(side * part) for part in (0.9, 1.0, 1.1, 1.0))
+            bend = (first - 2 * middle + last).abs()
+            total = total + torch.where((middle - again).abs() > 0.1 * bend, 0.0, bend)
+        return total
 
     def _radius(self, dtype: torch.dtype) -> float:
         if self.radius is not None:
@@ -108,26 +169,6 @@ class FiniteDifference(Replayed):
         if dtype not in _RADII:
             raise ValueError(f"finite differences in {dtype} are noise; descend in float32 or give a radius")
         return _RADII[dtype]
-
-
-def _require_derivative(
-    potential: Potential, energies: Sequence[Tensor], slopes: tuple[Tensor, Tensor], shift: Tensor, weight: Tensor
-) -> None:
-    """Refuse an energy whose gradient is not the derivative of its value, for which the difference is meaningless.
-
-    ``energies`` are E₊ and E₋, ``slopes`` w∇E₊ and −w∇E₋ with w = 1/2ε. E₊ − E₋ lies between the slopes of both ends.
-    """
-    plus, minus = (flat(s * shift).sum(1) for s in slopes)
-    found, claimed = weight * (energies[0] - energies[1]), plus - minus
-    unit = 1e-3 if shift.is_cuda else 100 * torch.finfo(shift.dtype).eps  # products on a GPU may be in TF32
-    rounding = unit * weight * (energies[0].abs() + energies[1].abs())
-    wrong = (found - claimed).abs() > 0.1 * (found.abs() + claimed.abs()) + (plus + minus).abs() + rounding
-    if bool(2 * wrong.sum() > (weight > 0).sum()):
-        raise RuntimeError(
-            f"dE/dy of the energy {type(potential.energy).__name__} is not the derivative of E, so finite differences "
-            "cannot differentiate it: it detaches something that depends on y, changes a gradient in a hook or a "
-            "custom Function, or draws from a generator of its own. Use gradient=Checkpointed()"
-        )
 
 
 def _in_type_of(point: Tensor, energy: ScoreFunction) -> ScoreFunction:

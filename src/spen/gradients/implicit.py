@@ -132,7 +132,8 @@ def _require_minimiser(tape: _Tape, answer: Tensor, cotangent: Tensor, solution:
     """
     slope, _ = tape.potential.gradient(answer)
     left = flat(solution * slope).sum(1).abs()
-    whole = flat(cotangent).norm(dim=1) * flat(answer).norm(dim=1)
+    least = torch.finfo(answer.dtype).tiny ** 0.5  # an answer of zero is a minimiser, too
+    whole = flat(cotangent).norm(dim=1) * flat(answer).norm(dim=1).clamp_min(least)
     if bool((left > _LEFT * whole).any()):
         raise RuntimeError(
             "Implicit needs a minimiser, but the descent stopped far from it, since its steps were small: the rest of "

@@ -116,6 +116,8 @@ class Tape:
     energies: list[Tensor] = field(default_factory=list)  # of the steps; empty if the energy is a program
     end: Tensor = field(default_factory=lambda: torch.empty(0))  # (B,): where the last step went
     changing: bool = False  # the descent has changed a tensor in place that the energy holds
+    estimated: bool = False  # the product evaluates the energy at other points alone
+    checked: bool = True  # compare the last step with that of the descent, for which the host waits
     autocast: Callable[[], torch.autocast] = lambda: torch.autocast("cpu", enabled=False)
 
     def __post_init__(self) -> None:
@@ -210,6 +212,7 @@ def replay(
         with torch.no_grad():
             potential(descend.first_point(start))
     tape = Tape(descend, potential.detached(), through.product, last, inspect=through.inspect, detached=detached)
+    tape.estimated = not through.exact
     return replayed_by(tape, potential, start)
 
 

@@ -102,24 +102,24 @@ def apart(found: Products, expected: Products, point: Tensor, *, lowered: bool =
     """
     lowered = lowered or torch.is_autocast_enabled(point.device.type)
     slack = 0.5 if lowered else _APART.get((point.dtype, point.is_cuda), 0.5)
-    pairs = [[(found[0], expected[0])], list(zip(found[1], expected[1], strict=True))]
-    parts = [[(_double(a, b), _double(b, a)) for a, b in part if not (a is None and b is None)] for part in pairs]
-    sizes = [sum(float(b.abs().square().sum()) for _, b in part) ** 0.5 for part in parts]
-    differences = [sum(float((a - b).abs().square().sum()) for a, b in part) ** 0.5 for part in parts]
-    least = 1e4 * torch.finfo(point.dtype).eps * sum(sizes)
+    at_point, others = [(found[0], expected[0])], list(zip(found[1], expected[1], strict=True))
+    sizes = torch.stack([_norm([b for _, b in part], point) for part in (at_point, others)])
+    away = [[plus(a, None if b is None else -b) for a, b in part] for part in (at_point, others)]
+    differences = torch.stack([_norm(part, point) for part in away])
+    least = 1e4 * torch.finfo(point.dtype).eps * sizes.sum()
     # Numbers that are not finite are reported elsewhere.
-    return any(d > slack * size + least for d, size in zip(differences, sizes, strict=True))
+    return bool((differences > slack * sizes + least).any())
 
 
 _APART = {(torch.float64, False): 1e-6, (torch.float64, True): 1e-6, (torch.float32, False): 1e-2}
 _APART |= {(torch.float32, True): 0.1}  # products may be in TF32
 
 
-def _double(tensor: Tensor | None, like: Tensor | None) -> Tensor:
-    if tensor is not None:
-        return tensor.detach().to(torch.complex128 if tensor.is_complex() else torch.float64)
-    assert like is not None
-    return torch.zeros_like(like, dtype=torch.complex128 if like.is_complex() else torch.float64)
+def _norm(tensors: list[Tensor | None], point: Tensor) -> Tensor:
+    """Of all numbers together, in double precision, on the device."""
+    parts = [t.detach().abs() for t in tensors if t is not None]
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float64).to(point.device) for t in parts]
+    return torch.stack(norms).norm() if norms else torch.zeros((), dtype=torch.float64, device=point.device)
 
 
 def explained(error: RuntimeError, potential: Potential, point: Tensor) -> RuntimeError:
@@ -147,8 +147,9 @@ class Graph:
 
     once_differentiable: list[str]
     leaves: list[Tensor]
-    dtypes: set[torch.dtype]
     operations: set[str]
+    users: dict[Any, list[Any]]
+    """The functions that take what a function returns."""
 
     @classmethod
     def of(cls, energies: Tensor, until: Iterable[Tensor] = ()) -> Graph:
@@ -160,25 +161,42 @@ class Graph:
         """
         names: set[str] = set()
         leaves: list[Tensor] = []
-        dtypes: set[torch.dtype] = set()
         operations: set[str] = set()
         seen: set[object] = {t.grad_fn for t in until}
         stack: list[Any] = [energies.grad_fn]
+        users: dict[Any, list[Any]] = {}
         while stack:
             node = stack.pop()
             if node is None or node in seen:
                 continue
             seen.add(node)
             operations.add(node.name())
-            function = isinstance(node, torch.autograd.function.BackwardCFunction)
-            if function:
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
                 names.update(_once_differentiable(node))
-            if not function and (leaf := getattr(node, "variable", None)) is not None:
-                leaves.append(leaf)  # whose type is not that of an operation
-            else:
-                dtypes.update(meta.dtype for meta in node._input_metadata)
-            stack.extend(parent for parent, _ in node.next_functions)
-        return cls(sorted(names), leaves, dtypes, operations)
+            elif (leaf := getattr(node, "variable", None)) is not None:
+                leaves.append(leaf)
+            for parent, _ in node.next_functions:
+                users.setdefault(parent, []).append(node)
+                stack.append(parent)
+        return cls(sorted(names), leaves, operations, users)
+
+    def dtypes(self, point: Tensor) -> set[torch.dtype]:
+        """The types of the results that depend on the point."""
+        found: set[torch.dtype] = set()
+        seen: set[object] = set()
+        # The graph begins at the function that made the point, or at the one that collects the gradient of a leaf.
+        stack = [node for node in self.users if node is not None and _begins(node, point)]
+        while stack:
+            for user in self.users.get(stack.pop(), ()):
+                if user not in seen:
+                    seen.add(user)
+                    found.update(meta.dtype for meta in user._input_metadata)
+                    stack.append(user)
+        return found
+
+
+def _begins(node: Any, point: Tensor) -> bool:
+    return node is point.grad_fn if point.grad_fn is not None else getattr(node, "variable", None) is point
 
 
 def _once_differentiable(node: Any) -> list[str]:
@@ -224,8 +242,9 @@ def require_known_tensors(
         if all(leaf is not t for t in known):
             raise unknown_tensor(potential.energy, leaf)
     if not twice and not torch.is_autocast_enabled(point.device.type):
-        refuse_half_precision(potential.energy, graph.dtypes)
-        if radius is None and point.dtype is torch.float64 and torch.float32 in graph.dtypes:
+        dtypes = graph.dtypes(point)
+        refuse_half_precision(potential.energy, dtypes)
+        if radius is None and point.dtype is torch.float64 and torch.float32 in dtypes:
             raise ValueError(
                 f"the energy {type(potential.energy).__name__} computes in torch.float32 and y is in torch.float64, so "
                 "the default radius of finite differences is too small: use one type for both, or "

@@ -237,7 +237,7 @@ def as_metric(metric: Any, higher_is_better: bool | None) -> tuple[Metric, bool]
     if None not in (own, higher_is_better) and bool(own) is not bool(higher_is_better):
         raise ValueError(
             f"{type(metric).__name__} says higher_is_better={own}, and fit was given {higher_is_better}: leave the "
-            "argument out"
+            "argument out, or set higher_is_better on the class"
         )
     higher = own if higher_is_better is None else higher_is_better
     if higher is None:

@@ -28,7 +28,7 @@ GREY = np.linspace(0.1, 0.9, 48 * 48).reshape(48, 48)
     ("name", "scale", "kind", "advice"),
     [
         ("a.npy", 255, np.float32, "a.npy: has values up to 229.5, and 1 counts as 1; .*as --peak 255"),
-        ("a.tif", 3.0, np.float32, "a.tif: has values up to 2.7, and 1 counts as 1; .*as --peak 3"),
+        ("a.tif", 3.0, np.float32, "a.tif: has values up to 2.7, and 1 counts as 1; .*as --peak 4"),
         ("a.png", 65535, np.uint16, "a.png: has values up to 58981, and 4000 counts as 1; .*as --peak 65535"),
     ],
 )

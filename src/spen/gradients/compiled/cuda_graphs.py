@@ -40,7 +40,8 @@ class Captured:
         self.start = start.detach().clone()
         features = tree_map(lambda f: f.detach().clone().requires_grad_(f.requires_grad), tape.potential.features)
         # The program has the energy in it; holding the module would keep it alive for as long as its own programs.
-        self.tape = replace(tape, potential=replace(tape.potential, features=features, energy=nn.Identity()))
+        cut = replace(tape.potential, features=features, energy=nn.Identity())
+        self.tape = replace(tape, potential=cut, checked=False)  # descents before the capture were checked
         self.leaves = tensors_of(features)
         self.pattern = pattern
         self.lease = 0

@@ -127,17 +127,19 @@ def load_scaled(
         return image
     # Noise exceeds the peak by a half in a few pixels only. Depth may be three times the default peak away.
     known = image.values[np.isfinite(image.values)]
-    if np.quantile(known, 0.95) > (3 if image.values.dtype == np.uint16 else 1.5) * image.peak:
+    limit = (3 if image.values.dtype == np.uint16 else 1.5) * image.peak
+    if np.count_nonzero(known > limit) > 0.05 * known.size:
+        scale = (PEAK_M, DEPTH_PEAK_MM) if depth else _SCALES
+        peak = next((peak for peak in scale if known.max() <= (25 if depth else 1) * peak), scale[-1])
         raise BadImage(
             f"{path}: has values up to {known.max():.6g}, and {image.peak:g} counts as 1; give the value that is to "
-            f"count as 1, as --peak {_round_peak(float(known.max()))}"
+            f"count as 1, as --peak {peak:g}"
         )
     return image
 
 
-def _round_peak(largest: float) -> int:
-    """The usual full scale that holds a value: of 8 or 16 bits, or the next whole number."""
-    return next((peak for peak in (255, 65535) if peak / 4 < largest <= peak), math.ceil(largest))
+_SCALES = (4.0, 255.0, 4095.0, 16383.0, 65535.0)
+"""What photographs usually count up to."""
 
 
 def save_image(path: str | Path, image: LoadedImage) -> None:
