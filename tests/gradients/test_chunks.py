@@ -40,7 +40,7 @@ def test_the_contract_of_a_strategy_holds_in_chunks(domain: Domain, rows: int) -
 
 
 def test_chunks_with_kept_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spen.gradients.compiled.trace.cache_results", lambda g, p: cache_results(g, p, density=0.01))
+    monkeypatch.setattr("spen.gradients.compiled.program.cache_results", lambda g, p: cache_results(g, p, density=0.01))
     check_strategy(Compiled(Checkpointed(), keep=0.5, rows=3, patience=0), tolerance=1e-8, domains=[Reals()])
 
 

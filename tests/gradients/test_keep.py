@@ -68,7 +68,7 @@ def test_the_contract_of_a_strategy_holds_with_everything_kept(
 ) -> None:
     """Every rule, early stopping, a penalty on the gradients. The example is so small that nothing would be kept; here
     each product of matrices counts as expensive."""
-    monkeypatch.setattr("spen.gradients.compiled.trace.cache_results", lambda g, p: cache_results(g, p, density=0.01))
+    monkeypatch.setattr("spen.gradients.compiled.program.cache_results", lambda g, p: cache_results(g, p, density=0.01))
     strategy = Compiled(through, keep=True, patience=0)
     check_strategy(strategy, tolerance=1e-8, domains=[domain])
     made = [p for energy in strategy._slots for p in strategy.programs(energy)]
@@ -95,7 +95,7 @@ def test_energies_of_the_tasks_agree_with_exact(problem: Any) -> None:
 
 
 def test_early_stopping_and_penalties_with_a_share_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spen.gradients.compiled.trace.cache_results", lambda g, p: cache_results(g, p, density=0.01))
+    monkeypatch.setattr("spen.gradients.compiled.program.cache_results", lambda g, p: cache_results(g, p, density=0.01))
     rule = all_rules()[1]
     stop, objective = dividing_stop(Reals(), rule), EndToEnd(squared_error, change_penalty=0.01, gradient_penalty=0.01)
     found, exact = (

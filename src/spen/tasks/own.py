@@ -25,7 +25,7 @@ from spen.storage import load_weights, replacing, save_weights
 from spen.tasks.simple import answer_files
 from spen.tasks.task import Opened, Progress, Scores
 from spen.tensors import select, tensors_of, tree_map
-from spen.training.sources import as_metric
+from spen.training.sources import metric_of
 
 FORMATS = (".npy", ".npz", ".safetensors")
 
@@ -97,7 +97,7 @@ class OwnModel(Opened):
         if y is None:
             raise ValueError(f"{data} has no array y, the targets that {metric} compares with")
         # Only `fit` needs to know whether higher is better.
-        score, _ = as_metric(function() if isinstance(function, type) else function, higher_is_better=True)
+        score = metric_of(function() if isinstance(function, type) else function)
         score.update(self.answer(x), y)
         name, value = metric.partition(":")[2], float(score.compute())
         lines = (f"{self.name} on {len(y)} examples of {data}", f"  {name} {value:.4f}")

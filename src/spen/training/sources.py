@@ -231,8 +231,7 @@ class MeanOf(Metric):
 
 def as_metric(metric: Any, higher_is_better: bool | None) -> tuple[Metric, bool]:
     """(the metric, whether higher is better), from a torchmetrics metric or a function (y, target)."""
-    if isinstance(metric, type) or not callable(metric):
-        raise TypeError(f"metric must be a torchmetrics Metric or a function of (y, target), not {metric!r}")
+    score = metric_of(metric)
     own = getattr(metric, "higher_is_better", None)
     if None not in (own, higher_is_better) and bool(own) is not bool(higher_is_better):
         raise ValueError(
@@ -243,7 +242,14 @@ def as_metric(metric: Any, higher_is_better: bool | None) -> tuple[Metric, bool]
     if higher is None:
         name = getattr(metric, "__name__", type(metric).__name__)
         raise ValueError(f"{name} does not say whether higher is better: give fit higher_is_better=True or False")
-    return (metric if isinstance(metric, Metric) else MeanOf(metric)), bool(higher)
+    return score, bool(higher)
+
+
+def metric_of(metric: Any) -> Metric:
+    """A torchmetrics metric as it is, a function (y, target) as the mean of its values."""
+    if isinstance(metric, type) or not callable(metric):
+        raise TypeError(f"metric must be a torchmetrics Metric or a function of (y, target), not {metric!r}")
+    return metric if isinstance(metric, Metric) else MeanOf(metric)
 
 
 def stream(*numbers: int) -> int:
