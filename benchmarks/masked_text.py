@@ -5,21 +5,23 @@
     python -m benchmarks.masked_text --steps 1,2,4,8,16 --seeds 0,1,2 --seconds 120 --out text
     python -m benchmarks.masked_text --steps 1,2,4,8,16 --costs
 
-For each T it trains one model per seed and prints the loss on hidden characters of held-out text after 1 … 4T steps,
-the last learned rate standing for the further ones. ``--draw-steps`` draws the steps of each training batch from T,
-3T/2 and 2T. ``--costs`` trains nothing: time and memory of a training step by finite differences through fused
-attention, beside exact products by forward mode and double backprop, which need the unfused one. The text is that of
-Python's own manual (`pydoc_data`), which every installation has, or a file (--text).
+For each T it trains one model per seed, prints the loss on hidden characters of held-out text after 1 … 4T steps, the
+last learned rate standing for the further ones, and draws it (loss-by-steps.png). ``--draw-steps`` draws the steps of
+each training batch from T, 3T/2 and 2T. ``--costs`` trains nothing: time and memory of a training step by finite
+differences through fused attention, beside exact products by forward mode and double backprop, which need the unfused
+one. The text is that of Python's own manual (`pydoc_data`), which every installation has, or a file (--text).
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -209,6 +211,7 @@ def main() -> None:
         print_costs(arguments, test, vocabulary, every)
         return
     print("T    seed  loss in nats after 1, 2, 4, … steps")
+    curves: dict[int, list[dict[int, float]]] = {steps: [] for steps in every}
     for steps in every:
         asked = sorted({2**k for k in range(10) if 2**k <= 4 * steps} | {steps})
         for seed in map(int, arguments.seeds.split(",")):
@@ -218,7 +221,24 @@ def main() -> None:
                 continue
             model.to(arguments.device)
             found = losses_by_steps(model, test, asked)
+            curves[steps].append(found)
             print(f"{steps:<4d} {seed:<4d}  " + "  ".join(f"{t}: {v:.4f}" for t, v in found.items()), flush=True)
+    draw(curves, Path(arguments.out) / "loss-by-steps.png")
+
+
+def draw(curves: dict[int, list[dict[int, float]]], path: Path) -> None:
+    """The mean over the seeds for each T, with a dot at the trained number of steps."""
+    figure, axis = plt.subplots(figsize=(7, 3.6), layout="constrained")
+    for steps, seeds in curves.items():
+        if seeds:
+            mean = {t: statistics.mean(found[t] for found in seeds) for t in seeds[0]}
+            (line,) = axis.plot(list(mean), list(mean.values()), label=f"T = {steps}")
+            axis.plot(steps, mean[steps], "o", color=line.get_color())
+    axis.set_xscale("log", base=2)
+    axis.set(xlabel="steps (dot: those of training)", ylabel="nats for a hidden character")
+    axis.legend()
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
 
 
 def print_costs(arguments: argparse.Namespace, source: TextSource, vocabulary: int, every: list[int]) -> None:

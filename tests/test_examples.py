@@ -63,9 +63,16 @@ def test_interatomic_forces(tmp_path: Path) -> None:
     assert forces < 0.5 * energies < 0.5 * untrained
 
 
+def test_hidden_characters(tmp_path: Path) -> None:
+    printed = _run("hidden_characters", tmp_path, updates=20)
+    losses = dict(re.findall(r"after +(\d+) steps ([\d.]+) nats", printed))
+    assert float(losses["8"]) < float(losses["1"]) - 0.02, "more steps, a lower loss"
+    assert float(losses["32"]) < float(losses["8"]) + 0.3, "past the trained number it does not explode"
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_examples_are_short_and_in_the_gallery(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) < 80
+    assert len(path.read_text(encoding="utf-8").splitlines()) < 90
     page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     assert f"python examples/{path.name}" in page
     assert f"figures/gallery/{path.stem}.png" in page
@@ -76,6 +83,6 @@ def test_what_the_gallery_says_was_printed() -> None:
     """The page quotes the lines of a full run; the small runs above hold the claims, this holds the form."""
     page = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
     quoted = (r"your energy: \d\d\.\d\d dB", r"an energy +F1 0\.\d{3}", "16 of 16 cells", r"end to end +\d\d\.\d %")
-    quoted += (r"energies and forces force error 0\.\d{3}",)
+    quoted += (r"energies and forces force error 0\.\d{3}", r"after  8 steps \d\.\d{3} nats")
     for line in quoted:
         assert re.search(line, page), line

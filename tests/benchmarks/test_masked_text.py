@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -89,6 +90,7 @@ def test_the_command_trains_and_prints(
         printed[" ".join(option)] = capsys.readouterr().out
     assert "2    0     1: " in printed[""]
     assert "2    0     1: " in printed["--draw-steps"]
+    assert Path(f"{tmp_path}/out/loss-by-steps.png").is_file()
     assert printed["--draw-steps"] != printed[""]
     assert "double backprop, unfused" in printed["--costs"]
     assert "1: " not in printed["--costs"]
