@@ -47,6 +47,8 @@ UNSEEN_BETWEEN = {
     "tensors/numpy in place": "memory that torch does not watch: Exact takes the new numbers too",
 }
 """Changes between a descent and its backward pass that nobody can see."""
+UNSEEN_BY_EXACT = {"tensors/buffer data": "another memory through .data, of which autograd takes no notice"}
+"""Changes that strategies which evaluate the energy again notice and double backprop, Auto's choice here, does not."""
 
 
 class Baked(StandIn):
@@ -229,7 +231,8 @@ def is_sentence(error: Exception) -> bool:
 def one_case(world: World, tally: Tally, strategy: str, previous: Gradients | None) -> Gradients | None:
     rng = world.rng
     name = world.change()
-    between = rng.random() < 0.2 and name not in UNSEEN_BETWEEN
+    unseen = UNSEEN_BETWEEN | (UNSEEN_BY_EXACT if strategy == "Auto" else {})
+    between = rng.random() < 0.2 and name not in unseen
     how = rng.choice(["functional_call", "autocast"]) if rng.random() < 0.15 else ""
     model, made = Called(world.energy, world.minimizer), tally.programs
     label = f"{strategy}: {name}" + (" between" if between else "") + (f" under {how}" if how else "")
