@@ -47,7 +47,10 @@ UNSEEN_BETWEEN = {
     "tensors/numpy in place": "memory that torch does not watch: Exact takes the new numbers too",
 }
 """Changes between a descent and its backward pass that nobody can see."""
-UNSEEN_BY_EXACT = {"tensors/buffer data": "another memory through .data, of which autograd takes no notice"}
+UNSEEN_BY_EXACT = {
+    "tensors/buffer data": "another memory through .data, of which autograd takes no notice",
+    "parametrizations of weights/added": "a parametrization that is removed: torch cuts the weight off from the graph",
+}
 """Changes that strategies which evaluate the energy again notice and double backprop, Auto's choice here, does not."""
 
 
