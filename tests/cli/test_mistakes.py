@@ -325,7 +325,7 @@ LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
         (_npz(y_train=None, x_test=None), "bad.npz has no y_train, x_test; a multi-label npz holds x_train y_train"),
         (
             _npz(x_train=np.full((12, 3), np.inf, np.float32)),
-            "bad.npz: the column 'x0' holds an infinite number, 'inf' in row 1",
+            "the column 'x0' holds an infinite number, 'inf' in row 1",
         ),
         (
             _npz(y_test=np.array([[None]] * 12)),

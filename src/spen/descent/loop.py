@@ -136,23 +136,18 @@ class Descend:
         self, potential: Potential, t: int, z: Tensor, state: State, g: Tensor, before: Tensor, rows: Tensor | None
     ) -> Tensor:
         """(B,): the largest of 1, ½, ¼ …, or 0, of the direction that does not raise the energy of each example."""
-        with torch.random.fork_rng([z.device] if z.is_cuda else []):  # the step itself draws the same numbers
-            return self._tried(potential, t, z, state, g, before, rows)
-
-    def _tried(
-        self, potential: Potential, t: int, z: Tensor, state: State, g: Tensor, before: Tensor, rows: Tensor | None
-    ) -> Tensor:
-        direction, _ = self.rule.update(t, z, g, state)
         if rows is not None:  # NaN where an example is frozen, and nothing is ≤ NaN
             before = torch.full_like(before, torch.inf).index_copy(0, rows, before.index_select(0, rows))
         scale = z.new_ones(z.shape[0])
-        for tries in range(self.rule.backtracks or 0, -1, -1):
-            moved = self.domain.step(z, direction * as_rows(scale, direction))
-            point = self.point(moved, self.domain.output(moved))
-            higher = ~(_energies(potential, point, rows) <= before)  # NaN is higher
-            scale = torch.where(higher, scale / 2 if tries else 0.0, scale)
-            if not bool(higher.any()):
-                break
+        with torch.random.fork_rng([z.device] if z.is_cuda else []):  # the step itself draws the same numbers
+            direction, _ = self.rule.update(t, z, g, state)
+            for tries in range(self.rule.backtracks or 0, -1, -1):
+                moved = self.domain.step(z, direction * as_rows(scale, direction))
+                point = self.point(moved, self.domain.output(moved))
+                higher = ~(_energies(potential, point, rows) <= before)  # NaN is higher
+                scale = torch.where(higher, scale / 2 if tries else 0.0, scale)
+                if not bool(higher.any()):
+                    break
         return scale
 
 

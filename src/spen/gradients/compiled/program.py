@@ -17,13 +17,7 @@ from spen.gradients.compiled.keep import cache_results, only_cached
 from spen.gradients.compiled.norms import written_out
 from spen.gradients.compiled.simplify import speaks_to_host
 from spen.gradients.compiled.trace import Lowering, evaluate, traced, written
-from spen.gradients.second_order import (
-    Products,
-    a_direction,
-    apart,
-    exact_product,
-    unknown_tensor,
-)
+from spen.gradients.second_order import Products, a_direction, apart, exact_product, unknown_tensor
 from spen.gradients.snapshots import unhooked
 from spen.tensors import tensors_of
 

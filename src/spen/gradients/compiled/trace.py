@@ -20,9 +20,7 @@ from spen.descent.potential import score
 from spen.gradients.compiled.errors import INSTEAD, NotTraceable, reason
 from spen.gradients.compiled.fx_nodes import is_view, writes
 from spen.gradients.compiled.simplify import simplified
-from spen.gradients.second_order import (
-    NotTwiceDifferentiable,
-)
+from spen.gradients.second_order import NotTwiceDifferentiable
 
 Flat = Callable[..., list[Tensor]]
 Lowering = Callable[[GraphModule, list[Tensor]], Flat]
