@@ -323,10 +323,7 @@ LIBSVM = "0,1 1:1 2:0.5\n1 2:1\n" * 8
     ("write", "line"),
     [
         (_npz(y_train=None, x_test=None), "bad.npz has no y_train, x_test; a multi-label npz holds x_train y_train"),
-        (
-            _npz(x_train=np.full((12, 3), np.inf, np.float32)),
-            "the column 'x0' holds an infinite number, 'inf' in row 1",
-        ),
+        (_npz(x_train=np.full((12, 3), np.inf, np.float32)), "column 'x0' holds an infinite number, 'inf' in row 1"),
         (
             _npz(y_test=np.array([[None]] * 12)),
             "bad.npz holds an array that cannot be read: save x and y as numbers, and names as text; dtype=object, ",
