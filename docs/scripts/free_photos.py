@@ -7,7 +7,7 @@
 
 The packages are free to redistribute; their licences (CC BY, CC BY-SA, GFDL, GPL, public domain) are in
 `packages/usr/share/doc/*/copyright`. Tiles are .npy files of one plane: grey, or one of the three planes that a colour
-image is denoised in. A photograph is in one split only.
+image is denoised in, rounded to steps of 1/255. A photograph is in one split only.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main(packages: str, out: str) -> None:
             for k, plane in enumerate(planes(tile, count)):
                 if plane.std() < FLATTEST:
                     continue
-                np.save(split / f"{index:03d}-{count:05d}-{k}.npy", plane.astype(np.float16))
+                np.save(split / f"{index:03d}-{count:05d}-{k}.npy", (np.round(255 * plane) / 255).astype(np.float16))
 
 
 if __name__ == "__main__":

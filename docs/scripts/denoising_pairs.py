@@ -1,0 +1,119 @@
+"""The orderings of Table 1 that the paper's figures show, in trained rows: holds, fails or within error.
+
+    python docs/scripts/denoising_pairs.py redkitchen --runs runs/table1 --every 4
+    python docs/scripts/denoising_pairs.py redkitchen --runs runs/table1 --rows paper --measure clamped
+
+Every finished run is scored on every fourth test frame, and the scores are kept beside it. The difference of two rows
+is that of the seeds that both have, frame by frame; rows without a seed, such as bm3d, count for all seeds. The
+interval of 95 % is a bootstrap over groups of five such frames, since neighbouring frames are alike, and over seeds.
+`psnr` is over scored pixels, `clamped` that of the authors' code, over every pixel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from spen.models import open_model
+from spen.tasks.denoising.data import Subset
+from spen.tasks.denoising.datasets import open_splits
+from spen.tasks.denoising.losses import planes
+from spen.tasks.denoising.metrics import clamped_psnr, psnr
+from spen.tasks.denoising.recipes import RECIPES
+from spen.tasks.denoising.regimes import find_regime
+
+PAIRS = (  # the left one is above the right one in the paper's table
+    ("dp-3", "foe-20+"),
+    ("dp-20", "foe-20+"),
+    ("dp-3", "dp-20"),
+    ("dp-3", "dp-ssvm"),
+    ("dp-20", "dp-ssvm"),
+    ("foe-20+", "foe-20"),
+    ("foe-3", "foe-20"),
+    ("foe-3", "foe-20+"),
+    ("foe-ssvm", "foe-3"),
+    ("dp-ssvm", "foe-ssvm"),
+    ("proximal-net", "bm3d"),
+    ("foe-20", "proximal-net"),
+    ("convnet", "proximal-net"),
+    ("dp-3", "convnet"),
+    ("proximal-net", "filter-forest"),
+    ("filter-forest", "bm3d"),
+    *((row, "bm3d") for row in ("foe-20", "foe-20+", "foe-3", "foe-ssvm", "dp-20", "dp-3", "dp-ssvm", "convnet")),
+    ("dp-3", "dp-icnn"),
+    ("spen-best", "unet"),
+)
+BLOCK, RESAMPLES = 5, 10_000
+Scores = dict[int, NDArray[np.float64]]  # by seed, one number for each frame
+
+
+def scores_of(row: Path, frames: Subset, every: int, measure: str) -> Scores:
+    """Of all finished seeds of a row."""
+    found: Scores = {}
+    for test in sorted(row.glob("seed-*/test.json")):
+        kept = test.parent / f"frames-{every}.json"
+        if not kept.exists():
+            opened: Any = open_model(test.parent, "cpu")
+            values: dict[str, list[float]] = {"psnr": [], "clamped": []}
+            for index in range(len(frames)):
+                frame = frames.frame(index)
+                with torch.no_grad():
+                    y = opened.denoise(planes(frame))[:, 0]
+                values["psnr"].append(float(psnr(y, frame.truth, frame.scored)))
+                values["clamped"].append(float(clamped_psnr(y, frame.truth)))
+            kept.write_text(json.dumps(values))
+            print(f"  {test.parent}: {np.mean(values['psnr']):.2f} dB", flush=True)
+        found[int(test.parent.name.removeprefix("seed-"))] = np.array(json.loads(kept.read_text())[measure])
+    return found
+
+
+def interval(a: Scores, b: Scores) -> tuple[float, float, float, int]:
+    """The mean difference, its interval of 95 %, and the number of seeds."""
+    seeds = sorted(set(a) & set(b)) if len(a) > 1 and len(b) > 1 else sorted(set(a) if len(a) > 1 else set(b))
+    by_seed = np.stack([a.get(s, a[min(a)]) - b.get(s, b[min(b)]) for s in seeds])  # (seeds, frames)
+    blocks = np.array_split(np.arange(by_seed.shape[1]), -(-by_seed.shape[1] // BLOCK))
+    means = np.stack([by_seed[:, block].mean(1) for block in blocks], 1)  # (seeds, blocks)
+    generator = np.random.default_rng(0)
+    which = generator.integers(0, means.shape[1], (RESAMPLES, means.shape[1]))
+    seed = generator.integers(0, len(seeds), (RESAMPLES, len(seeds)))
+    drawn = means[seed[:, :, None], which[:, None, :]].mean((1, 2))
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    return float(by_seed.mean()), float(low), float(high), len(seeds)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--runs", type=Path, default=Path("runs/table1"))
+    parser.add_argument("--rows", choices=["tuned", "paper"], default="tuned")
+    parser.add_argument("--measure", choices=["psnr", "clamped"], default="psnr")
+    parser.add_argument("--every", type=int, default=4)
+    options = parser.parse_args()
+    test = open_splits(find_regime(options.data)).test
+    frames = Subset(test, list(range(0, len(test), options.every)))
+    before = "paper-" if options.rows == "paper" else ""
+    rows: dict[str, Scores] = {}
+    for name in dict.fromkeys(name for pair in PAIRS for name in pair):
+        home = options.runs / options.data
+        folder = home / (before + name)
+        if found := scores_of(folder if folder.exists() else home / name, frames, options.every, options.measure):
+            rows[name] = found
+    print("\n| A against B | paper, A − B | here, A − B | interval | seeds | |\n| --- | --- | --- | --- | --- | --- |")
+    for a, b in PAIRS:
+        if a not in rows or b not in rows:
+            continue
+        mean, low, high, seeds = interval(rows[a], rows[b])
+        papers = RECIPES[a].paper, RECIPES[b].paper
+        printed = f"{papers[0] - papers[1]:+.2f}" if papers[0] is not None and papers[1] is not None else ""
+        verdict = "holds" if low > 0 else "fails" if high < 0 else "within error"
+        print(f"| {a}, {b} | {printed} | {mean:+.2f} | [{low:+.2f}, {high:+.2f}] | {seeds} | {verdict} |")
+
+
+if __name__ == "__main__":
+    main()
