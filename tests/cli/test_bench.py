@@ -90,8 +90,10 @@ def test_repeats_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(bench, "_strategies", lambda: [Exact()])
     monkeypatch.setattr(bench, "_seconds", lambda strategy, *_: calls.append(str(strategy)) or 1.0)
-    report = time_strategies(opened, batch=1, image_size=(12, 16), repeats=5)
+    said: list[str] = []
+    report = time_strategies(opened, batch=1, image_size=(12, 16), repeats=5, log=said.append)
     assert calls == ["Exact()"] * 5
+    assert said == ["timing Exact() (1 of 1)"]
     assert (report.chosen, report.fastest) == ("Exact()", "Exact()")
 
 

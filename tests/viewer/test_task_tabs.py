@@ -85,6 +85,16 @@ def test_a_sentence_is_labelled(roles: RolesTab) -> None:
     assert "rounded by the greedy heuristic" in html
 
 
+def test_a_sentence_of_another_parser_is_doubted(roles: RolesTab) -> None:
+    assert "was not trained on" not in roles.label("srl-ewt", SENTENCE, "greedy")
+    other = SENTENCE.replace("\tnsubj\t", "\tSBJ<&\t")
+    assert other != SENTENCE
+    html = roles.label("srl-ewt", other, "greedy")
+    claim = "srl-ewt was not trained on the relations SBJ&lt;&amp;, which "
+    assert html.startswith(f'<p class="status bad" role="alert">{claim}')
+    assert '<section class="predicate">' in html
+
+
 def test_landscapes_of_both_tasks(
     images: DenoisingTab, roles: RolesTab, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

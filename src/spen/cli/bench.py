@@ -10,7 +10,7 @@ import typer
 
 from spen.cli.catalogue import complete_model, find_recipe
 from spen.cli.options import Build, Json, OnDevice, check_options, open_for, task_examples, with_task_options
-from spen.cli.terminal import answer, examples, working
+from spen.cli.terminal import answer, examples
 
 if TYPE_CHECKING:
     from spen.tasks.bench import Report
@@ -53,12 +53,14 @@ def bench(
 
         torch.manual_seed(0)
         owner, opened = task.name, task.fresh(name)
-    with working("timing every strategy"):
-        from spen.tasks.bench import time_strategies
-        from spen.tasks.options import resolve_device
+    from spen.tasks.bench import time_strategies
+    from spen.tasks.options import resolve_device
 
-        place = resolve_device(device)
-        report = time_strategies(opened, batch=batch, device=place, repeats=repeats, **(options or {}))
+    def log(line: str) -> None:
+        typer.echo(line, err=True)
+
+    place = resolve_device(device)
+    report = time_strategies(opened, batch=batch, device=place, repeats=repeats, log=log, **(options or {}))
     if as_json:
         answer({"model": model, "task": owner, **asdict(report)})
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,15 +52,24 @@ class Report:
 
 
 def time_strategies(
-    opened: Opened, *, batch: int | None = None, device: str = "cpu", repeats: int = 3, **options: Any
+    opened: Opened,
+    *,
+    batch: int | None = None,
+    device: str = "cpu",
+    repeats: int = 3,
+    log: Callable[[str], None] = lambda line: None,
+    **options: Any,
 ) -> Report:
-    """Measure every strategy on a batch of the model's task, and say which one `Auto` would use."""
+    """Measure every strategy on a batch of the model's task, and say which one `Auto` would use.
+
+    ``log`` gets a line before each strategy: one that has to be compiled takes minutes.
+    """
     x = tree_map(lambda t: t.to(device), opened.batch(batch, **options))
     assert opened.model is not None
     # Dropout would make gradients of two strategies incomparable.
     model = opened.model.to(device).eval().requires_grad_(True)
     own = model.minimizer
-    observer = _Observer(repeats)
+    observer = _Observer(repeats, log)
     minimizer = spen.Minimizer(own.domain, own.rule, observer, own.stop)
     start = spen.SPEN(features=model.features, init=model.init, energy=model.energy, minimizer=minimizer)(x).start
     on_gpu = start.device.type == "cuda"
@@ -86,8 +96,8 @@ def _strategies() -> list[GradientStrategy]:
 class _Observer(GradientStrategy):
     """A strategy that times the others, on the loop, the energy and the start that it gets."""
 
-    def __init__(self, repeats: int) -> None:
-        self.repeats = repeats
+    def __init__(self, repeats: int, log: Callable[[str], None]) -> None:
+        self.repeats, self.log = repeats, log
         self.report: tuple[str, tuple[Timed, ...]] | None = None
 
     def run(self, descend: Descend, potential: Potential, start: Tensor) -> Iterates:
@@ -95,7 +105,9 @@ class _Observer(GradientStrategy):
         path = auto.run(descend, potential, start)  # first, so that an error of the energy is raised unchanged
         reference: list[Tensor] | None = None
         timed = []
-        for strategy in _strategies():
+        strategies = _strategies()
+        for number, strategy in enumerate(strategies, 1):
+            self.log(f"timing {strategy} ({number} of {len(strategies)})")
             try:
                 warm_up = 4 if isinstance(strategy, Compiled) else 1  # a CUDA graph is captured in the third descent
                 found = [training_step(strategy, descend, potential, start) for _ in range(warm_up)][-1]

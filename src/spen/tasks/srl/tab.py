@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from html import escape
 from importlib import resources
 from typing import Any, cast
 
@@ -58,7 +59,10 @@ class RolesTab:
         """The arcs of one sentence at every iteration."""
         if decoder not in DECODERS:
             raise ValueError(f"no decoder is called {decoder!r}; choose from {', '.join(DECODERS)}")
-        return views.show(views.follow(self._labeller(system), views.read(conllu or "")), decoder)
+        labeller, sentence = self._labeller(system), views.read(conllu or "")
+        doubt = labeller.other_relations([sentence])
+        said = f'<p class="status bad" role="alert">{escape(doubt)}</p>' if doubt else ""
+        return said + views.show(views.follow(labeller, sentence), decoder)
 
     def landscape(self, system: str, conllu: str, progress: Callable[[float], None] | None = None) -> str:
         """The energy around the answer for a sentence."""
