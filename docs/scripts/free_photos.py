@@ -1,13 +1,14 @@
 """Training images of the model ``photo``: photographs of Debian packages, reduced and cut into tiles.
 
-    apt-get download endless-sky-data gcompris-qt-data lomiri-wallpapers-16.04 mate-backgrounds palapeli-data
+    apt-get download gcompris-qt-data lomiri-wallpapers-16.04 mate-backgrounds palapeli-data
     for package in *.deb; do dpkg -x $package packages; done
     python docs/scripts/free_photos.py packages photos
-    spen train photo --data photos --noise gaussian:0-55 --holes none
+    spen train photo --data photos --noise gaussian:0-55 --holes none --peak 1
 
 The packages are free to redistribute; their licences (CC BY, CC BY-SA, GFDL, GPL, public domain) are in
 `packages/usr/share/doc/*/copyright`. Tiles are .npy files of one plane: grey, or one of the three planes that a colour
-image is denoised in, rounded to steps of 1/255. A photograph is in one split only.
+image is denoised in, rounded to steps of 1/255. The brightness among colours reaches 1.73, hence `--peak 1`. A
+photograph is in one split only.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from PIL import Image
 from spen.tasks.denoising.images import OPPONENT
 
 ALBUMS = ("erase", "explore_farm_animals", "explore_monuments", "explore_world_animals", "explore_world_music")
-FOLDERS = ("backgrounds/mate/nature", "backgrounds", "palapeli/collection", "games/endless-sky/images/land")
+FOLDERS = ("backgrounds/mate/nature", "backgrounds", "palapeli/collection")
 SIDE = 192
 LONGEST = 1000
 LEAST = 360  # pixels; smaller pictures are icons

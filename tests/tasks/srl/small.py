@@ -54,6 +54,7 @@ def scored(size: int = 4, *, roles: int | None = None, words: int = 5, arc: int 
         mask=x.mask,
         predicate_mask=x.predicate_mask,
         conflicts=conflicts,
+        spans=x.spans,
     )
     y = torch.softmax(2 * draw(b, n, k, a), -1)
     empty = torch.zeros(a, dtype=torch.float64)

@@ -14,7 +14,7 @@ from spen.domains import Simplex
 from spen.energies import Energy, EntropySmoothed, Linear, Sum
 from spen.gradients import Exact, FiniteDifference
 from spen.rules import GradientDescent
-from spen.tasks.srl.contextual import ArcAttention
+from spen.tasks.srl.contextual import ArcPairs
 from spen.tasks.srl.energy import (
     SMALL,
     ArgumentCount,
@@ -52,7 +52,7 @@ TERMS: dict[str, Callable[[], Energy]] = {
     "topical_coherence_convex": lambda: TopicalCoherence(6, convex=True),
     "overlap": overlap_constraint,
     "repeat": lambda: repeat_constraint(CORE),
-    "attention": lambda: ArcAttention(ROLES, 6, heads=2, size=3, hidden=7),
+    "pairs": lambda: ArcPairs(ROLES, 6, heads=2, size=3),
 }
 
 
@@ -119,27 +119,21 @@ def by_loops(name: str, energy: Energy, y: Tensor, f: Scored, b: int) -> float:
                         sums = [z[p, a] + z[p, c]] if bool(f.conflicts[b, p, a, c]) else []
                     total += sum(alpha * math.log1p(math.exp(beta * (s - 1))) / beta for s in sums)
     else:
-        total = attention_by_loops(energy, y, f, b, list(z))
+        total = pairs_by_loops(energy, y, f, b, list(z))
     return total
 
 
-def attention_by_loops(energy: Energy, y: Tensor, f: Scored, b: int, real: list[tuple[int, int]]) -> float:
-    total, size = 0.0, energy.size
-    for p, a in real:
-        heard = []
-        for h in range(energy.heads):
+def pairs_by_loops(energy: Energy, y: Tensor, f: Scored, b: int, real: list[tuple[int, int]]) -> float:
+    total, size, count = 0.0, energy.size, len(predicates(f, b))
+    for (p, a), (q, c) in ((i, j) for i in real for j in real if i != j):
+        twins = f.spans[b, p, a].tolist() == f.spans[b, q, c].tolist()
+        relation = 0 if p == q else 1 if twins else 2
+        for h in range(2 * relation, 2 * relation + 2):
             part = slice(h * size, (h + 1) * size)
-            query = (energy.query(f.arc[b, p, a]))[part]
-            others = [(q, c) for q, c in real if (q, c) != (p, a)]
-            logits = [
-                float(query @ energy.key(f.arc[b, q, c])[part]) / size**0.5 + float(energy.same[h]) * (p == q)
-                for q, c in others
-            ]
-            norm = sum(math.exp(v) for v in logits)
-            values = [energy.value(y[b, q, c, 1:])[part] for q, c in others]
-            zero = torch.zeros(size, dtype=y.dtype)
-            heard.append(sum((math.exp(v) / norm * x for v, x in zip(logits, values, strict=True)), zero))
-        total += network(energy.network, torch.cat([*heard, y[b, p, a, 1:]]), f.arc[b, p, a])
+            query, key = energy.query(f.arc[b, p, a])[part], energy.key(f.arc[b, q, c])[part]
+            weight = float(query @ key) / size**0.5 + float(energy.plain[h])
+            product = float(energy.left(y[b, p, a, 1:])[part] @ energy.right(y[b, q, c, 1:])[part])
+            total -= 0.5 * weight * product / (count - 1 if relation == 2 else 1)
     return total
 
 

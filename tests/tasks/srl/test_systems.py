@@ -80,6 +80,11 @@ def test_a_recipe_survives_its_description() -> None:
     for recipe in (RECIPES | ABLATIONS).values():
         held = json.loads(json.dumps(recipe.describe()))
         assert replace(SrlRecipe.from_description(held), paper=recipe.paper) == recipe
+        assert SrlRecipe.from_description({**held, "attention": False}) == SrlRecipe.from_description(held)
+    with pytest.raises(
+        ValueError, match="^the recipe has the option 'attention', which is gone: use the spen that trained"
+    ):
+        SrlRecipe.from_description({**held, "attention": True})
 
 
 KNOBS: dict[str, Any] = {
@@ -90,7 +95,7 @@ KNOBS: dict[str, Any] = {
     "nonnegative": True,
     "constraint_weight": 1.0,
     "entropy": 0.5,
-    "attention": True,
+    "pairs": 2,
     "update": "projected",
     "steps": 3,
     "rate": 0.3,
@@ -115,6 +120,11 @@ def test_every_knob_of_the_energy_and_the_descent_turns(knob: str) -> None:
 
     spen = find_recipe("spen")
     assert not torch.allclose(answer(spen), answer(replace(spen, **{knob: KNOBS[knob]})), atol=1e-6)
+
+
+def test_an_energy_of_pairs_is_not_called_convex() -> None:
+    with pytest.raises(ValueError, match="^an energy of pairs of arcs is not convex in y: leave out pairs or convex$"):
+        build(replace(find_recipe("convex"), pairs=2), prepared())
 
 
 def test_a_small_f_of_x() -> None:

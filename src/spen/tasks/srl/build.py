@@ -17,7 +17,7 @@ from spen.gradients import Written
 from spen.objectives import EndToEnd, StructuredHinge
 from spen.protocols import Objective
 from spen.rules import GradientDescent
-from spen.tasks.srl.contextual import ArcAttention, SentenceEncoder
+from spen.tasks.srl.contextual import ArcPairs, SentenceEncoder
 from spen.tasks.srl.corpora import Prepared
 from spen.tasks.srl.energy import (
     ArgumentCount,
@@ -107,8 +107,10 @@ def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words:
         raise ValueError(f"no global term is called {', '.join(sorted(unknown))}; there are {', '.join(available)}")
     parts: dict[str, nn.Module] = {"local": Linear(lambda features: features.scores)}
     parts |= {name: available[name]() for name in recipe.terms}
-    if recipe.attention:
-        parts["attention"] = ArcAttention(roles, arc)
+    if recipe.pairs and convex:
+        raise ValueError("an energy of pairs of arcs is not convex in y: leave out pairs or convex")
+    if recipe.pairs:
+        parts["pairs"] = ArcPairs(roles, arc, heads=recipe.pairs)
     if recipe.constraints:
         weight = recipe.constraint_weight
         parts |= {"overlap": overlap_constraint(weight=weight), "repeat": repeat_constraint(core, weight=weight)}

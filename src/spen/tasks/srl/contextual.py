@@ -1,4 +1,4 @@
-"""Beyond the paper: F(x) that reads the whole sentence for every predicate, and an energy with attention over arcs."""
+"""Beyond the paper: F(x) that reads the whole sentence for every predicate, and an energy of pairs of arcs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from spen.energies import Energy
 from spen.tasks.srl.arcs import ArcBatch
-from spen.tasks.srl.energy import Network
 from spen.tasks.srl.local import Scored, WordTable
 
 KINDS = 8
@@ -100,37 +99,52 @@ class SentenceEncoder(nn.Module):
         return self.dropout(states)
 
 
-class ArcAttention(Energy):
-    """Σ_i MLP([m_i; y_i]; f_i) with m_i = Σ_{j≠i} attention_ij(f) V y_j over all arcs j of the sentence.
+RELATIONS = 3
 
-    The attention depends on the features alone, with a bias for arcs of the same predicate; the values depend on y. So
-    the roles of an arc can depend on the roles of arcs of other predicates.
+
+class ArcPairs(Energy):
+    """−½ Σ_{i≠j} Σ_h a_h(i, j) ⟨U_h y_i, V_h y_j⟩ over all arcs of the sentence, by the roles without the empty one.
+
+    a_h(i, j) = ⟨q_h(f_i), k_h(f_j)⟩ + b_h has either sign and is no softmax. Every head serves one relation of i and j:
+    the same predicate; the same span at different predicates; all other arcs of different predicates, as a mean over
+    the other predicates. E is linear in every y_i, so a step of the descent is a step of mean-field message passing.
     """
 
-    def __init__(self, roles: int, arc: int, *, heads: int = 4, size: int = 16, hidden: int = 100) -> None:
+    def __init__(self, roles: int, arc: int, *, heads: int = 4, size: int = 16) -> None:
         super().__init__()
-        self.heads, self.size = heads, size
-        self.query = nn.Linear(arc, heads * size)
-        self.key = nn.Linear(arc, heads * size)
-        self.value = nn.Linear(roles - 1, heads * size, bias=False)
-        self.same = nn.Parameter(torch.linspace(0.0, 3.0, heads))
-        self.network = Network(heads * size + roles - 1, arc, hidden=hidden)
+        self.heads, self.size = RELATIONS * heads, size
+        self.query = nn.Linear(arc, self.heads * size)
+        self.key = nn.Linear(arc, self.heads * size)
+        self.plain = nn.Parameter(torch.randn(self.heads))  # b
+        self.left = nn.Linear(roles - 1, self.heads * size, bias=False)  # U
+        self.right = nn.Linear(roles - 1, self.heads * size, bias=False)  # V
 
     def forward(self, y: Tensor, features: Scored) -> Tensor:
-        n, k = y.shape[1:3]
-        roles, arcs, mask = y[..., 1:].flatten(1, 2), features.arc.flatten(1, 2), features.mask.flatten(1)
-        attention = self.attention(arcs, mask, n, k)
-        value = self.value(roles).unflatten(-1, (self.heads, self.size))
-        messages = torch.einsum("bhij,bjhs->bihs", attention, value).flatten(2)
-        return (self.network(torch.cat([messages, roles], -1), arcs) * mask).sum(1)
+        roles = y[..., 1:].flatten(1, 2)
+        left, right = self.by_head(self.left(roles)), self.by_head(self.right(roles))
+        return -0.5 * (left * (self.weights(features) @ right)).flatten(1).sum(1)
 
-    def attention(self, arcs: Tensor, mask: Tensor, n: int, k: int) -> Tensor:  # (B, heads, N, N)
-        """Attention weights: rows sum to 1, or to 0 for the only arc of a sentence."""
-        query, key = (f(arcs).unflatten(-1, (self.heads, self.size)) for f in (self.query, self.key))
-        logits = torch.einsum("bihs,bjhs->bhij", query, key) * self.size**-0.5
-        owner = torch.arange(n * k, device=arcs.device) // k
-        logits = logits + self.same[:, None, None] * (owner[:, None] == owner)
-        eye = torch.eye(n * k, dtype=torch.bool, device=arcs.device)
-        visible = mask[:, None, None, :] & ~eye
-        # The only arc of a sentence attends to nothing.
-        return logits.masked_fill(~visible, -1e4).softmax(-1) * visible
+    def by_head(self, values: Tensor) -> Tensor:  # (B, N, heads · size) → (B, heads, N, size)
+        """The numbers of every head."""
+        return values.unflatten(-1, (self.heads, self.size)).transpose(1, 2)
+
+    def weights(self, features: Scored) -> Tensor:  # (B, heads, N, N)
+        """a_h(i, j), 0 where the relation of h does not hold."""
+        arcs = features.arc.flatten(1, 2)
+        query, key = self.by_head(self.query(arcs)), self.by_head(self.key(arcs))
+        weights = query @ key.transpose(-1, -2) * self.size**-0.5 + self.plain[:, None, None]
+        holds = _relations(features)
+        return (weights.unflatten(1, (RELATIONS, -1)) * holds[:, :, None]).flatten(1, 2)
+
+
+def _relations(features: Scored) -> Tensor:  # (B, RELATIONS, N, N)
+    """Which relation two different valid arcs have; of the last, a share of the other predicates."""
+    n, k = features.mask.shape[1:]
+    mask, spans = features.mask.flatten(1), features.spans.flatten(1, 2)
+    owner = torch.arange(n * k, device=mask.device) // k
+    both = mask[:, :, None] & mask[:, None, :] & ~torch.eye(n * k, dtype=torch.bool, device=mask.device)
+    same = owner[:, None] == owner
+    twins = (spans[:, :, None] == spans[:, None]).all(-1) & ~same
+    count = (features.predicate_mask.sum(1) - 1).clamp(min=1).to(features.scores.dtype)
+    kinds = torch.stack([both & same, both & twins, both & ~same & ~twins], 1).to(features.scores.dtype)
+    return kinds * torch.stack([torch.ones_like(count), torch.ones_like(count), 1 / count], 1)[..., None, None]

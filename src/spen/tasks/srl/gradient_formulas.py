@@ -1,8 +1,8 @@
 """∇E of the role-labelling energy, written out: the descent then needs one derivative of a formula, not two of E.
 
 Double backprop through the terms takes hundreds of small operations per step of the descent. Here everything that does
-not depend on y (projections of F(x), masks, attention) is computed once per descent, and a step is the formula of ∇E
-alone. Tests compare it with autograd, term by term and through a training step.
+not depend on y (projections of F(x), masks, weights of pairs) is computed once per descent, and a step is the formula
+of ∇E alone. Tests compare it with autograd, term by term and through a training step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spen.energies import EntropySmoothed, Linear, SoftNand, Sum
 from spen.energies.compose import Scaled
-from spen.tasks.srl.contextual import ArcAttention
+from spen.tasks.srl.contextual import ArcPairs
 from spen.tasks.srl.energy import (
     SMALL,
     ArgumentCount,
@@ -287,26 +287,18 @@ def _(term: SoftNand, features: Scored) -> Term:
 
 
 @bind.register
-def _(term: ArcAttention, features: Scored) -> Term:
-    network, shape = term.network, features.mask.shape
-    assert network.context is not None
-    arcs, mask = features.arc.flatten(1, 2), features.mask.flatten(1)
-    size = term.value.out_features
-    attention = term.attention(arcs, mask, *shape[1:])  # (B, heads, N, N)
-    back = attention.transpose(-1, -2)
-    shift = network.context(arcs) + network.moving.bias
-    outer = _last(network) * mask[..., None]
-    of_messages, of_roles = network.moving.weight.split([size, network.moving.in_features - size], 1)
+def _(term: ArcPairs, features: Scored) -> Term:
+    weights, shape = term.weights(features), features.mask.shape
+    back = weights.transpose(-1, -2)
 
     def slope(point: Point) -> Slope:
         roles = point.roles.flatten(1, 2)
-        value = term.value(roles).unflatten(-1, (term.heads, term.size)).transpose(1, 2)  # (B, heads, N, size)
-        message = (attention @ value).transpose(1, 2).flatten(2)
-        total = nn.functional.linear(message, of_messages) + nn.functional.linear(roles, of_roles) + shift
-        energy, h = _bend(network, total, outer)
-        by_message = (h @ of_messages).unflatten(-1, (term.heads, term.size)).transpose(1, 2)
-        by_value = (back @ by_message).transpose(1, 2).flatten(2) @ term.value.weight
-        return Slope(energy.flatten(1).sum(1), roles=(by_value + h @ of_roles).unflatten(1, shape[1:]))
+        left, right = term.left(roles), term.right(roles)
+        by_left = (weights @ term.by_head(right)).transpose(1, 2).flatten(2)
+        by_right = (back @ term.by_head(left)).transpose(1, 2).flatten(2)
+        value = -0.5 * (by_left.detach() * left.detach()).flatten(1).sum(1)
+        by_roles = -0.5 * (by_left @ term.left.weight + by_right @ term.right.weight)
+        return Slope(value, roles=by_roles.unflatten(1, shape[1:]))
 
     return slope
 

@@ -32,6 +32,7 @@ class Scored(NamedTuple):
     mask: Tensor  # (B, n, K) bool
     predicate_mask: Tensor  # (B, n) bool
     conflicts: Tensor  # (B, n, K, K) bool
+    spans: Tensor  # (B, n, K, 2) start and end of the argument, half-open
 
 
 class WordTable(nn.Module):
@@ -110,6 +111,7 @@ class ArcScorer(nn.Module):
             mask=x.mask,
             predicate_mask=x.predicate_mask,
             conflicts=x.conflicts,
+            spans=x.spans,
         )
 
     def _pruned(self, scores: Tensor, features: Tensor) -> Tensor:  # (B, n, K, A), (B, n, K, SLOTS)
