@@ -1,6 +1,7 @@
-"""Which errors the model ``depth`` removes: by the size of their structure, on a real sensor and on a simulated one.
+"""Which errors models of depth maps remove: by the size of their structure, on a real sensor and on a simulated one.
 
-python docs/scripts/depth_errors.py    # needs RedKitchen's development frames in the data folder
+    python docs/scripts/depth_errors.py              # the model depth; needs RedKitchen in the data folder
+    python docs/scripts/depth_errors.py RUN RUN      # run folders, on the real sensor alone
 
 The error of an image is blurred under Gaussian windows of 1, 2, 4, 8 and 16 pixels; a band is what lies between two of
 them. Mean squares over surface pixels, in mm².
@@ -8,8 +9,10 @@ them. Mean squares over surface pixels, in mm².
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,7 +52,9 @@ def line(name: str, frames: list[Frame], answers: list[torch.Tensor]) -> str:
 
 
 def main() -> None:
-    splits, model, generator = open_splits(find_regime("redkitchen")), open_model("depth"), torch.Generator()
+    runs = sys.argv[1:]
+    splits, generator = open_splits(find_regime("redkitchen")), torch.Generator()
+    models: dict[str, Any] = {name: open_model(name) for name in runs or ["depth"]}
     real = [splits.dev.frame(i) for i in range(0, len(splits.dev), 8)]
     generator.manual_seed(0)
     sensor = Sensor(correlated=True)
@@ -59,10 +64,13 @@ def main() -> None:
         + " | ".join(["below 1", *(f"{a} to {b}" for a, b in pairwise(WIDTHS))])
         + f" | above {WIDTHS[-1]} | worst 1 % |"
     )
-    for name, frames in (("RedKitchen", real), ("`kinect:1`", simulated)):
+    for name, frames in (("RedKitchen", real), ("`kinect:1`", simulated))[: 1 if runs else 2]:
         print(line(f"{name}, readings", frames, [f.noisy for f in frames]))
         inputs = [type(o)(*(part[None] for part in o)) for o in map(observation, frames)]
-        print(line(f"{name}, `depth`", frames, [model.denoise(x)[0] for x in inputs]), flush=True)
+        for of, model in models.items():
+            with torch.no_grad():
+                answers = [model.denoise(x)[0] for x in inputs]
+            print(line(f"{name}, `{of}`", frames, answers), flush=True)
 
 
 if __name__ == "__main__":
