@@ -183,6 +183,7 @@ ABLATIONS: dict[str, SrlRecipe] = {
         ),
         _ablation("no-global", "The SPEN with constraints alone.", terms=()),
         _ablation("no-constraints", "No soft constraints, nor their hinge.", constraints=False, violation_weight=0.0),
+        _ablation("pairs", "The SPEN with an energy of pairs of arcs besides.", pairs=4, clamped_rate=5e-3),
         _ablation("no-hinge", "The loss of the paper: no hinge on violated constraints.", violation_weight=0.0),
         _ablation("nonnegative", "The convex SPEN with all weights on y ≥ 0.", convex=True, nonnegative=True),
         _ablation("steps-20-rate-0.2", "The SPEN with T = 20 and rates that start at 0.2.", steps=20, rate=0.2),
