@@ -35,6 +35,7 @@ def main_table(whole: dict[str, Any]) -> str:
     raw = whole["raw"]
     noisy = ["noisy", f"{raw['psnr']:.2f}"]
     noisy += [f"{raw['surface_psnr']:.2f}", _number(raw["hole_rmse_mm"], 0)] if depth else []
+    noisy += [_number(raw["clamped_psnr"], 2)] if as_printed else []
     rows = [noisy + [""] * (len(head) - len(noisy))]
     for line in whole["table"]:
         if ":" in line["recipe"] or line["psnr"] is None:

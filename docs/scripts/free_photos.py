@@ -7,8 +7,8 @@
 
 The packages are free to redistribute; their licences (CC BY, CC BY-SA, GFDL, GPL, public domain) are in
 `packages/usr/share/doc/*/copyright`. Tiles are .npy files of one plane: grey, or one of the three planes that a colour
-image is denoised in, rounded to steps of 1/255. The brightness among colours reaches 1.73, hence `--peak 1`. A
-photograph is in one split only.
+image is denoised in, rounded to steps of 1/255. The brightness plane of a colour image has values up to 1.73;
+without `--peak 1` such files are refused. A photograph is in one split only.
 """
 
 from __future__ import annotations

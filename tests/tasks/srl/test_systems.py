@@ -81,10 +81,10 @@ def test_a_recipe_survives_its_description() -> None:
         held = json.loads(json.dumps(recipe.describe()))
         assert replace(SrlRecipe.from_description(held), paper=recipe.paper) == recipe
         assert SrlRecipe.from_description({**held, "attention": False}) == SrlRecipe.from_description(held)
-    with pytest.raises(
-        ValueError, match="^the recipe has the option 'attention', which is gone: use the spen that trained"
-    ):
-        SrlRecipe.from_description({**held, "attention": True})
+    for option in ({"attention": True}, {"newer": False}):
+        claim = f"^the recipe has the option {next(iter(option))!r}, which this version of spen does not know: open "
+        with pytest.raises(ValueError, match=claim):
+            SrlRecipe.from_description({**held, **option})
 
 
 KNOBS: dict[str, Any] = {
@@ -122,9 +122,11 @@ def test_every_knob_of_the_energy_and_the_descent_turns(knob: str) -> None:
     assert not torch.allclose(answer(spen), answer(replace(spen, **{knob: KNOBS[knob]})), atol=1e-6)
 
 
-def test_an_energy_of_pairs_is_not_called_convex() -> None:
+def test_pairs_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="^an energy of pairs of arcs is not convex in y: leave out pairs or convex$"):
-        build(replace(find_recipe("convex"), pairs=2), prepared())
+        find_recipe("convex:pairs=2")
+    with pytest.raises(ValueError, match="^pairs is -1 but must be 0 or more$"):
+        find_recipe("spen:pairs=-1")
 
 
 def test_a_small_f_of_x() -> None:

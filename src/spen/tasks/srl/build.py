@@ -107,8 +107,6 @@ def build_energy(recipe: SrlRecipe, *, roles: int, core: tuple[int, ...], words:
         raise ValueError(f"no global term is called {', '.join(sorted(unknown))}; there are {', '.join(available)}")
     parts: dict[str, nn.Module] = {"local": Linear(lambda features: features.scores)}
     parts |= {name: available[name]() for name in recipe.terms}
-    if recipe.pairs and convex:
-        raise ValueError("an energy of pairs of arcs is not convex in y: leave out pairs or convex")
     if recipe.pairs:
         parts["pairs"] = ArcPairs(roles, arc, heads=recipe.pairs)
     if recipe.constraints:

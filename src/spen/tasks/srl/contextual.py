@@ -105,9 +105,10 @@ RELATIONS = 3
 class ArcPairs(Energy):
     """−½ Σ_{i≠j} Σ_h a_h(i, j) ⟨U_h y_i, V_h y_j⟩ over all arcs of the sentence, by the roles without the empty one.
 
-    a_h(i, j) = ⟨q_h(f_i), k_h(f_j)⟩ + b_h has either sign and is no softmax. Every head serves one relation of i and j:
-    the same predicate; the same span at different predicates; all other arcs of different predicates, as a mean over
-    the other predicates. E is linear in every y_i, so a step of the descent is a step of mean-field message passing.
+    a_h(i, j) = ⟨q_h(f_i), k_h(f_j)⟩ / √size + b_h has either sign and is no softmax. Every head serves one relation of
+    i and j: the same predicate; the same span at different predicates; all other arcs of different predicates, as a
+    mean over the other predicates. E is linear in every y_i: with τ = 1, a rate of 1 and no other term but the local
+    one, a step of the descent is a mean-field update.
     """
 
     def __init__(self, roles: int, arc: int, *, heads: int = 4, size: int = 16) -> None:

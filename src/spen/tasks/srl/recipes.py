@@ -10,6 +10,8 @@ from spen.tasks import options
 
 TERMS = ("argument_set", "label_histogram", "argument_count", "label_coherence", "topical_coherence")
 Update = Literal["logits", "through_logits", "mirror", "projected"]
+GONE = ("attention",)
+"""Options of earlier versions."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,12 @@ class SrlRecipe:
     weight_decay: float = 0.0
     cells: int = 1024
 
+    def __post_init__(self) -> None:
+        if self.pairs < 0:
+            raise ValueError(f"pairs is {self.pairs} but must be 0 or more")
+        if self.pairs and self.convex:
+            raise ValueError("an energy of pairs of arcs is not convex in y: leave out pairs or convex")
+
     def describe(self) -> dict[str, Any]:
         """The recipe as JSON can hold it, without its description, which may be reworded."""
         values = asdict(self)
@@ -77,13 +85,12 @@ class SrlRecipe:
 
     @classmethod
     def from_description(cls, values: dict[str, Any]) -> SrlRecipe:
-        """The inverse of `describe`. An option that is gone since changed nothing where it was off."""
-        own = {option.name for option in fields(cls)}
-        if gone := [key for key, value in values.items() if key not in own and value]:
-            raise ValueError(
-                f"the recipe has the option {gone[0]!r}, which is gone: use the spen that trained the model"
-            )
-        values = {key: value for key, value in values.items() if key in own}
+        """The inverse of `describe`. An option of an older version that was off is left out."""
+        unknown = values.keys() - {option.name for option in fields(cls)}
+        if refused := [key for key in sorted(unknown) if values[key] or key not in GONE]:
+            claim = f"the recipe has the option {refused[0]!r}, which this version of spen does not know"
+            raise ValueError(f"{claim}: open the model with the version that trained it")
+        values = {key: value for key, value in values.items() if key not in unknown}
         known = (RECIPES | ABLATIONS).get(values["name"].partition(":")[0])
         about = known.about if known else values["name"]
         return cls(about=about, **{**values, "terms": tuple(values["terms"])})
