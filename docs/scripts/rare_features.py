@@ -1,7 +1,7 @@
 """The model ``srl-ewt`` without the features that few arcs of the training sentences have: a smaller file.
 
     spen reproduce table2 --data DIR --out OUT --device cpu --seeds 1 \
-        --rows spen:width=64:word_dimensions=32:base=local+width=64+word_dimensions=32
+        --rows spen-pairs:width=64:word_dimensions=32:base=local+width=64+word_dimensions=32
     spen export RUN whole --half
     python docs/scripts/rare_features.py whole DIR 7 smaller
     spen evaluate smaller --data DIR --split dev

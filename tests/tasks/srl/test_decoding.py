@@ -114,7 +114,7 @@ def test_the_official_score_of_labelled_sentences(monkeypatch: pytest.MonkeyPatc
     """The same with batches of other sizes."""
     model, corpus = build(find_recipe("spen"), DATA), DATA.corpora["dev"]
     figures, props = evaluate(model, corpus, decoders=("greedy", "ad3"))
-    monkeypatch.setattr(evaluating, "CELLS", 64)
+    monkeypatch.setitem(evaluating.CELLS, "cpu", 64)
     again, violated = label_sentences(model, corpus, ("ad3",))
     assert again["ad3"] == props["ad3"]
     assert violated == figures["violations"]

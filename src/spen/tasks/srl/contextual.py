@@ -129,23 +129,31 @@ class ArcPairs(Energy):
         """The numbers of every head."""
         return values.unflatten(-1, (self.heads, self.size)).transpose(1, 2)
 
-    def weights(self, features: Scored) -> Tensor:  # (B, heads, N, N)
-        """a_h(i, j), 0 where the relation of h does not hold."""
-        arcs = features.arc.flatten(1, 2)
+    def weights(self, features: Scored, place: Tensor | None = None) -> Tensor:  # (B, heads, N, N)
+        """a_h(i, j), 0 where the relation of h does not hold; of the arcs at ``place`` (B, M) alone, if given."""
+        k = features.mask.shape[2]
+        arcs, mask, spans = features.arc.flatten(1, 2), features.mask.flatten(1), features.spans.flatten(1, 2)
+        owner = torch.arange(mask.shape[1], device=mask.device).expand_as(mask) // k
+        if place is not None:
+            arcs, spans = take(arcs, place), take(spans, place)
+            mask, owner = mask.gather(1, place), owner.gather(1, place)
         query, key = self.by_head(self.query(arcs)), self.by_head(self.key(arcs))
         weights = query @ key.transpose(-1, -2) * self.size**-0.5 + self.plain[:, None, None]
-        holds = _relations(features)
+        others = (features.predicate_mask.sum(1) - 1).clamp(min=1).to(weights.dtype)
+        holds = _relations(mask, spans, owner, 1 / others)
         return (weights.unflatten(1, (RELATIONS, -1)) * holds[:, :, None]).flatten(1, 2)
 
 
-def _relations(features: Scored) -> Tensor:  # (B, RELATIONS, N, N)
-    """Which relation two different valid arcs have; of the last, a share of the other predicates."""
-    n, k = features.mask.shape[1:]
-    mask, spans = features.mask.flatten(1), features.spans.flatten(1, 2)
-    owner = torch.arange(n * k, device=mask.device) // k
-    both = mask[:, :, None] & mask[:, None, :] & ~torch.eye(n * k, dtype=torch.bool, device=mask.device)
-    same = owner[:, None] == owner
+def take(values: Tensor, place: Tensor) -> Tensor:  # (B, N, D), (B, M) → (B, M, D)
+    """The rows at these places."""
+    return values.gather(1, place[..., None].expand(-1, -1, values.shape[-1]))
+
+
+def _relations(mask: Tensor, spans: Tensor, owner: Tensor, share: Tensor) -> Tensor:  # (B, RELATIONS, N, N)
+    """Which relation two different valid arcs have; of the last, ``share`` (B,)."""
+    different = ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
+    both = mask[:, :, None] & mask[:, None, :] & different
+    same = owner[:, :, None] == owner[:, None]
     twins = (spans[:, :, None] == spans[:, None]).all(-1) & ~same
-    count = (features.predicate_mask.sum(1) - 1).clamp(min=1).to(features.scores.dtype)
-    kinds = torch.stack([both & same, both & twins, both & ~same & ~twins], 1).to(features.scores.dtype)
-    return kinds * torch.stack([torch.ones_like(count), torch.ones_like(count), 1 / count], 1)[..., None, None]
+    other = (both & ~same & ~twins) * share[:, None, None]
+    return torch.stack([(both & same).to(share.dtype), (both & twins).to(share.dtype), other], 1)

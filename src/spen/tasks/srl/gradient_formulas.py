@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from spen.energies import EntropySmoothed, Linear, SoftNand, Sum
 from spen.energies.compose import Scaled
-from spen.tasks.srl.contextual import ArcPairs
+from spen.tasks.srl.contextual import ArcPairs, take
 from spen.tasks.srl.energy import (
     SMALL,
     ArgumentCount,
@@ -288,17 +288,24 @@ def _(term: SoftNand, features: Scored) -> Term:
 
 @bind.register
 def _(term: ArcPairs, features: Scored) -> Term:
-    weights, shape = term.weights(features), features.mask.shape
+    mask = features.mask.flatten(1)
+    # A batch has two or three times as many places as arcs, and a pair of places costs as much as a pair of arcs.
+    # An exported program has no size that depends on the data.
+    most = mask.shape[1] if torch.compiler.is_compiling() else int(mask.sum(1).max()) if len(mask) else 0
+    place = mask.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]  # valid arcs first
+    weights = term.weights(features, place)
     back = weights.transpose(-1, -2)
 
     def slope(point: Point) -> Slope:
         roles = point.roles.flatten(1, 2)
-        left, right = term.left(roles), term.right(roles)
+        taken = take(roles, place)
+        left, right = term.left(taken), term.right(taken)
         by_left = (weights @ term.by_head(right)).transpose(1, 2).flatten(2)
         by_right = (back @ term.by_head(left)).transpose(1, 2).flatten(2)
         value = -0.5 * (by_left.detach() * left.detach()).flatten(1).sum(1)
-        by_roles = -0.5 * (by_left @ term.left.weight + by_right @ term.right.weight)
-        return Slope(value, roles=by_roles.unflatten(1, shape[1:]))
+        by_taken = -0.5 * (by_left @ term.left.weight + by_right @ term.right.weight)
+        by_roles = torch.zeros_like(roles).scatter(1, place[..., None].expand_as(by_taken), by_taken)
+        return Slope(value, roles=by_roles.view_as(point.roles))
 
     return slope
 
