@@ -1,4 +1,4 @@
-"""The tables and pictures of docs/experiments/denoising.md, from what `reproduce` wrote.
+"""The tables and pictures of the pages on denoising in docs/experiments, from what `reproduce` wrote.
 
 python docs/scripts/denoising_table.py runs/table1 --ablation runs/ablation --as-printed runs/paper --pictures
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1]
-PAGE = DOCS / "experiments" / "denoising.md"
+PAGES = [DOCS / "experiments" / name for name in ("denoising.md", "redkitchen.md")]
 DATA = ("simulated", "rooms", "redkitchen", "gaussian")
 NOTHING = "*Not made yet.*"
 
@@ -68,12 +68,15 @@ def ablation_table(whole: dict[str, Any]) -> str:
     return _markdown(["", "PSNR, dB", "seeds", "difference", "surfaces, dB", "training, s"], rows)
 
 
-def put(text: str, name: str, table: str) -> str:
-    """The page with what stands between the marks of ``name`` replaced."""
+def put(name: str, table: str) -> None:
+    """What stands between the marks of ``name`` replaced, on the page that has them."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    if not pattern.search(text):
-        raise ValueError(f"the page has no place for {name}")
-    return pattern.sub(lambda marks: f"{marks[1]}{table}\n{marks[2]}", text)
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        if pattern.search(text):
+            page.write_text(pattern.sub(lambda marks: f"{marks[1]}{table}\n{marks[2]}", text), encoding="utf-8")
+            return
+    raise ValueError(f"no page has a place for {name}")
 
 
 def picture(whole: dict[str, Any], rows: tuple[str, ...]) -> None:
@@ -114,22 +117,20 @@ def main() -> None:
     parser.add_argument("--pictures", action="store_true")
     parser.add_argument("--rows", default="bm3d,foe-20+,dp-20,dp-3,spen-best", help="of the pictures")
     a = parser.parse_args()
-    text = PAGE.read_text(encoding="utf-8")
     for data in DATA:
         path = a.results / data / "results.json"
         if not path.exists():
             continue
         whole = json.loads(path.read_text(encoding="utf-8"))
-        text = put(text, f"table {data}", main_table(whole))
+        put(f"table {data}", main_table(whole))
         if a.pictures and data == "rooms":  # the other sets' images are not ours to show
             picture(whole, tuple(a.rows.split(",")))
     if a.ablation is not None:
         ablation = json.loads((a.ablation / "simulated" / "results.json").read_text(encoding="utf-8"))
-        text = put(text, "ablation", ablation_table(ablation))
+        put("ablation", ablation_table(ablation))
     if a.as_printed is not None:
         printed = json.loads((a.as_printed / "redkitchen" / "results.json").read_text(encoding="utf-8"))
-        text = put(text, "table as printed", main_table(printed))
-    PAGE.write_text(text, encoding="utf-8")
+        put("table as printed", main_table(printed))
 
 
 if __name__ == "__main__":
