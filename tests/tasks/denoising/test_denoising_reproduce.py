@@ -302,7 +302,7 @@ def test_photographs_are_grey_and_black_in_them_is_no_gap() -> None:
         assert np.isnan(shown[1].get_array().filled(np.nan)).sum() == (frame is depth)
 
 
-def test_the_page_takes_its_tables_from_the_results(made: Path) -> None:
+def test_the_pages_take_their_tables_from_the_results(made: Path, tmp_path: Path) -> None:
     script = docs_script("denoising_table")
     whole = _results(made)
     table = script.main_table(whole)
@@ -310,8 +310,26 @@ def test_the_page_takes_its_tables_from_the_results(made: Path) -> None:
     assert f"| `dp-3` | {score:.2f} |" in table
     assert "steps=1" not in table
     assert "| steps = 1, rate = 0.5 |" in script.ablation_table(whole)
-    page = script.PAGE.read_text(encoding="utf-8")
-    for name in (*(f"table {data}" for data in script.DATA), "ablation"):
-        assert f"<!-- {name} -->\nNEW\n<!-- end -->" in script.put(page, name, "NEW")
-    with pytest.raises(ValueError, match="the page has no place for weather"):
-        script.put(page, "weather", "")
+    places = [f"table {data}" for data in script.DATA] + ["table as printed", "ablation"]
+    pages = {page.name: page.read_text(encoding="utf-8") for page in script.PAGES}
+    script.PAGES = [tmp_path / name for name in pages]
+    for page in script.PAGES:
+        page.write_text(pages[page.name], encoding="utf-8")
+    for name in places:
+        script.put(name, f"NEW {name}")
+        (found,) = [page for page in script.PAGES if f"NEW {name}\n" in page.read_text(encoding="utf-8")]
+        assert f"<!-- {name} -->\nNEW {name}\n<!-- end -->" in found.read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="no page has a place for weather"):
+        script.put("weather", "")
+
+
+def test_rows_as_printed_show_the_psnr_of_the_authors_code(made: Path) -> None:
+    whole = _results(made)
+    plain = docs_script("denoising_table").main_table(whole).splitlines()
+    row = next(line for line in whole["table"] if line["recipe"] == "dp-3")
+    renamed = {**whole, "table": [{**row, "recipe": "paper/dp-3"}]}
+    head, _, noisy, printed = docs_script("denoising_table").main_table(renamed).splitlines()
+    assert "every pixel" not in plain[0]
+    assert "every pixel, dB" in head
+    assert f"| {whole['raw']['clamped_psnr']:.2f} |" in noisy
+    assert f"| {row['clamped_psnr']:.2f} |" in printed
