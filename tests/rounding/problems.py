@@ -46,10 +46,10 @@ def random_problem(
         starts = torch.randint(0, 2 * columns, (batch, columns), generator=generator)
         ends = starts + torch.randint(0, columns // 2 + 1, (batch, columns), generator=generator)
         return scores, Constraints.from_spans(mask, starts, ends, unique)
+    if structure == "cliques":
+        return scores, Constraints(mask, torch.rand(batch, columns, columns, generator=generator) < 0.4, unique)
     conflicts = torch.rand(batch, columns, columns, generator=generator) < 0.25
     conflicts |= conflicts.transpose(1, 2).clone()
-    if structure == "cliques":
-        return scores, Constraints.from_conflicts(mask, conflicts, unique)
     # Bare pairs make the weakest relaxation: odd cycles of conflicts have ½ everywhere for an optimum.
     first, second = torch.triu_indices(columns, columns, offset=1)
     groups = torch.zeros(batch, len(first), columns, dtype=torch.bool)

@@ -50,14 +50,15 @@ def test_greedy_keeps_the_surer_of_two_overlapping_arcs() -> None:
     assert round_greedy(scores, constraints).tolist() == [[[0, 1, 1]]]
 
 
-def test_spans_conflicts_and_groups_describe_the_same_set() -> None:
+def test_spans_and_groups_describe_the_same_set() -> None:
     starts, ends = torch.tensor([[0, 2, 5, 1]]), torch.tensor([[3, 4, 6, 5]])
     spans = Constraints.from_spans(full(1, 1, 4), starts, ends, (1,))
     overlap = (starts[:, :, None] <= ends[:, None, :]) & (starts[:, None, :] <= ends[:, :, None])
     assert torch.equal(spans.conflicts(), overlap & ~torch.eye(4, dtype=torch.bool))
-    assert torch.equal(Constraints.from_conflicts(full(1, 1, 4), overlap, (1,)).conflicts(), spans.conflicts())
+    either = torch.nn.functional.one_hot(overlap[0].triu(1).nonzero(), 4).sum(1).bool()
+    pairs = Constraints(full(1, 1, 4), either[None], (1,))
+    assert torch.equal(pairs.conflicts(), spans.conflicts())
     scores = torch.randn(1, 1, 4, 3, generator=torch.Generator().manual_seed(0))
-    pairs = Constraints.from_conflicts(full(1, 1, 4), overlap, [1])
     assert torch.equal(round_ad3(scores, spans), round_ad3(scores, pairs))
 
 
@@ -138,14 +139,6 @@ def test_bad_constraints_are_named() -> None:
             "unique_labels holds the empty label 0, which any number of arcs may carry; leave it out",
         ),
         (lambda: Constraints(mask, groups, (1, 1)), "unique_labels (1, 1) names a label twice; name each once"),
-        (
-            lambda: Constraints.from_conflicts(mask, full(2, 3, 2)),
-            "conflicts is torch.bool of shape (2, 3, 2) but must be bool of shape (2, 3, 3)",
-        ),
-        (
-            lambda: Constraints.from_conflicts(mask, full(2, 3, 3).triu()),
-            "conflicts is not symmetric; pass conflicts | conflicts.transpose(1, 2)",
-        ),
         (
             lambda: Constraints.from_spans(mask, torch.zeros(2, 3), torch.zeros(2, 4)),
             "starts and ends have shapes (2, 3) and (2, 4) but must both be (2, 3)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,10 +57,7 @@ def bench(
     from spen.tasks.bench import time_strategies
     from spen.tasks.options import resolve_device
 
-    def log(line: str) -> None:
-        typer.echo(line, err=True)
-
-    place = resolve_device(device)
+    log, place = partial(typer.echo, err=True), resolve_device(device)
     report = time_strategies(opened, batch=batch, device=place, repeats=repeats, log=log, **(options or {}))
     if as_json:
         answer({"model": model, "task": owner, **asdict(report)})

@@ -79,7 +79,7 @@ class EndToEnd(LossObjective):
         self.draw_steps, self.noise, self.rate_limit = tuple(draw_steps), noise, rate_limit
         self.replay, self.replay_size = replay, replay_size
         self._stored = Replay(replay_size)
-        self._stability: Stability | None = None
+        self.stability: Stability | None = None
         self.weights: Literal["harmonic", "equal", "last"] | list[float] = given  # type: ignore[assignment]
         self.change_penalty = change_penalty
         self.gradient_penalty = gradient_penalty
@@ -96,7 +96,7 @@ class EndToEnd(LossObjective):
             )
             raise ValueError(f"{reason}: train on one device, or leave it out")
         if self.rate_limit is not None and float(torch.rand(())) < 1 / 16:
-            self._stability = limit_rates(model, x, share=self.rate_limit)
+            self.stability = limit_rates(model, x, share=self.rate_limit)
         options: dict[str, Any] = {"noise": self.noise} if self.noise else {}
         if self.draw_steps:
             options["steps"] = self.draw_steps[int(torch.randint(len(self.draw_steps), ()))]
@@ -112,11 +112,6 @@ class EndToEnd(LossObjective):
 
     def resume(self, state: dict[str, Any]) -> None:
         self._stored.rows = list(state.get("stored", []))
-
-    @property
-    def stability(self) -> Stability | None:
-        """What ``rate_limit`` measured last."""
-        return self._stability
 
     def of(self, trajectory: Trajectory, target: Any) -> Tensor:
         """The loss of a given trajectory."""

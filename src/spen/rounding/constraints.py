@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,33 +42,6 @@ class Constraints:
             raise ValueError("unique_labels holds the empty label 0, which any number of arcs may carry; leave it out")
         if len(set(self.unique_labels)) != len(self.unique_labels):
             raise ValueError(f"unique_labels {self.unique_labels} names a label twice; name each once")
-
-    @classmethod
-    def from_conflicts(
-        cls,
-        mask: Tensor,  # (B, rows, columns) bool
-        conflicts: Tensor,  # (B, columns, columns) bool, symmetric
-        unique_labels: Sequence[int] = (),
-    ) -> Constraints:
-        """y_ij ≠ 0 excludes y_ik ≠ 0 wherever conflicts_jk: the pairs are gathered into cliques.
-
-        A clique's at-most-one says the same of integers as its pairs do, and more of fractions: ½ everywhere satisfies
-        every pair, however large the clique.
-        """
-        columns = mask.shape[-1]
-        if conflicts.dtype != torch.bool or tuple(conflicts.shape) != (mask.shape[0], columns, columns):
-            raise ValueError(
-                f"conflicts is {conflicts.dtype} of shape {tuple(conflicts.shape)} but must be bool of shape "
-                f"({mask.shape[0]}, {columns}, {columns})"
-            )
-        if not torch.equal(conflicts, conflicts.transpose(1, 2)):
-            raise ValueError("conflicts is not symmetric; pass conflicts | conflicts.transpose(1, 2)")
-        covers = [_clique_cover(matrix) for matrix in conflicts.cpu().numpy()]
-        groups = np.zeros((len(covers), max((len(cover) for cover in covers), default=0), columns), dtype=bool)
-        for example, cover in enumerate(covers):
-            for place, clique in enumerate(cover):
-                groups[example, place] = clique
-        return cls(mask, torch.from_numpy(groups).to(mask.device), tuple(unique_labels))
 
     @classmethod
     def from_spans(
@@ -181,28 +153,3 @@ class Relaxation:
     def gap(self) -> Tensor:  # (B, rows) float64
         """bound − value ≥ 0: how far from the optimum y can be at most."""
         return (self.bound - self.value).clamp(min=0.0)
-
-    @property
-    def integral(self) -> Tensor:  # (B, rows) bool
-        """Is every arc's largest label 1? Then y solves the integer problem too, as far as the gap allows."""
-        return (self.y.amax(dim=-1) > 1.0 - 1e-6).all(dim=-1)
-
-
-def _clique_cover(conflicts: np.ndarray) -> list[np.ndarray]:
-    """Cliques that together hold every edge, each grown until no further column fits."""
-    adjacent = conflicts & ~np.eye(len(conflicts), dtype=bool)
-    uncovered = np.triu(adjacent)
-    cliques = []
-    for first, second in np.argwhere(uncovered):
-        if not uncovered[first, second]:
-            continue
-        clique = np.zeros(len(adjacent), dtype=bool)
-        clique[[first, second]] = True
-        fits = adjacent[first] & adjacent[second]
-        while fits.any():
-            newcomer = int(fits.argmax())
-            clique[newcomer] = True
-            fits &= adjacent[newcomer]
-        uncovered[np.ix_(clique, clique)] = False
-        cliques.append(clique)
-    return cliques

@@ -60,7 +60,6 @@ def build(recipe: SrlRecipe, data: Prepared, *, seed: int = 0) -> spen.SPEN:
             words,
             width=recipe.width,
             dropout=recipe.dropout,
-            context_dropout=recipe.context_dropout,
             feature_dropout=recipe.feature_dropout,
             encoder=encoder,
             role_paths=data.role_paths() if recipe.role_paths else None,

@@ -22,11 +22,15 @@ CELLS = {"cuda": 16_384, "cpu": 1024}
 """Padded arcs in a batch: a GPU wants many, and those of a CPU should stay in its cache."""
 
 
+def _in_order(corpus: ArcCorpus) -> ArcSource:
+    return ArcSource(corpus, cells=CELLS["cpu" if corpus.device.type == "cpu" else "cuda"], shuffle=False)
+
+
 def soft_outputs(model: spen.SPEN, corpus: ArcCorpus, feedforward: bool) -> Iterator[tuple[ArcTarget, Tensor]]:
     """(target, y_T) of every batch on the CPU; with `feedforward`, Init's answer without descent."""
     model.eval()
     with torch.no_grad():
-        for x, target in ArcSource(corpus, cells=CELLS.get(corpus.device.type, 1024), shuffle=False).batches():
+        for x, target in _in_order(corpus).batches():
             yield target.cpu(), (model.feedforward(x) if feedforward else model(x).output).cpu()
 
 
@@ -68,7 +72,7 @@ def evaluate(
 
 def follow(model: spen.SPEN, corpus: ArcCorpus) -> dict[str, Any]:
     """Mean energy, F1 (pieces, AD³) and violations of y_0 … y_T, and the mean number of steps."""
-    source = ArcSource(corpus, cells=CELLS.get(corpus.device.type, 1024), shuffle=False)
+    source = _in_order(corpus)
     steps = model.minimizer.rule.steps
     metrics = [RoleF1(corpus.space.core, missed=source.missed) for _ in range(steps + 1)]
     energy = torch.zeros(steps + 1, dtype=torch.float64)

@@ -54,11 +54,10 @@ class ArcScorer(nn.Module):
     """e = Σ features + W [words];  f_r = tanh(W_1 tanh(dropout(e)));  g = W_2 f_r  (appendix, 300 → 250 → roles).
 
     The sum of embeddings is the linear map of the paper: every value of a discrete feature has a column of its own;
-    every word slot has a matrix of its own on the shared word vectors. ``context_dropout`` drops entries of f_p, f_a
-    and f_r before the global energy reads them, whose many parameters overfit otherwise. ``encoder`` adds its own
-    description of each arc to e. ``feature_dropout`` leaves out discrete features and words of an arc in training,
-    so that the network does not depend on single rare values. ``role_paths`` has a row for each path of the
-    feature table, from the row ``first_path`` on: the roles that an argument of this path may have.
+    every word slot has a matrix of its own on the shared word vectors. ``encoder`` adds its own description of each
+    arc to e. ``feature_dropout`` leaves out discrete features and words of an arc in training, so that the network does
+    not depend on single rare values. ``role_paths`` has a row for each path of the feature table, from the row
+    ``first_path`` on: the roles that an argument of this path may have.
     """
 
     role_paths: Tensor | None
@@ -72,7 +71,6 @@ class ArcScorer(nn.Module):
         width: int = 300,
         hidden: int = 250,
         dropout: float = 0.5,
-        context_dropout: float = 0.0,
         feature_dropout: float = 0.0,
         encoder: SentenceEncoder | None = None,
         role_paths: Tensor | None = None,  # (paths, roles) bool
@@ -91,7 +89,6 @@ class ArcScorer(nn.Module):
         self.slots = nn.Linear(len(WORD_SLOTS) * words.dimensions, width)
         nn.init.normal_(self.slots.weight, std=0.3 * (len(WORD_SLOTS) * words.dimensions) ** -0.5)
         self.dropout, self.feature_dropout = nn.Dropout(dropout), feature_dropout
-        self.context_dropout = nn.Dropout(context_dropout)
         self.hidden = nn.Linear(width, hidden)
         self.roles = nn.Linear(hidden, roles)
 
@@ -101,13 +98,13 @@ class ArcScorer(nn.Module):
         if self.encoder is not None and self.context is not None:
             embedded = embedded + self.context(self.encoder(x, self.words))
         arc = torch.tanh(self.hidden(torch.tanh(self.dropout(embedded))))
-        token, valid, drop = self.words(x.words), x.mask[..., None], self.context_dropout
+        token, valid = self.words(x.words), x.mask[..., None]
         places = x.predicates[..., None].expand(-1, -1, token.shape[-1])
         return Scored(
             scores=self._pruned(self.roles(arc), x.features) * valid,
-            arc=drop(arc) * valid,
-            predicate=drop(token.gather(1, places)) * x.predicate_mask[..., None],
-            argument=drop(span_means(token, x.spans)) * valid,
+            arc=arc * valid,
+            predicate=token.gather(1, places) * x.predicate_mask[..., None],
+            argument=span_means(token, x.spans) * valid,
             mask=x.mask,
             predicate_mask=x.predicate_mask,
             conflicts=x.conflicts,

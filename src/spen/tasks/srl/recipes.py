@@ -10,8 +10,8 @@ from spen.tasks import options
 
 TERMS = ("argument_set", "label_histogram", "argument_count", "label_coherence", "topical_coherence")
 Update = Literal["logits", "through_logits", "mirror", "projected"]
-GONE = ("attention",)
-"""Options of earlier versions."""
+GONE = ("attention", "context_dropout")
+"""Options of earlier versions, which change nothing where they are off."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,6 @@ class SrlRecipe:
     encoder_layers: int = 2
     encoder_dropout: float = 0.4
     dropout: float = 0.5
-    context_dropout: float = 0.0
     feature_dropout: float = 0.0
     role_paths: bool = False  # an argument has only roles that its path has in training
     # E(y; F(x))
@@ -85,7 +84,7 @@ class SrlRecipe:
 
     @classmethod
     def from_description(cls, values: dict[str, Any]) -> SrlRecipe:
-        """The inverse of `describe`. An option of an older version that was off is left out."""
+        """The inverse of `describe`, of earlier versions too."""
         unknown = values.keys() - {option.name for option in fields(cls)}
         if refused := [key for key in sorted(unknown) if values[key] or key not in GONE]:
             claim = f"the recipe has the option {refused[0]!r}, which this version of spen does not know"

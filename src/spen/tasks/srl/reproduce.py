@@ -1,6 +1,6 @@
 """Table 2: every row trained, evaluated and written to OUT/DATA/results.json; resumable at any point.
 
-A row is a recipe, which may have changed options (`spen:steps=5:context_dropout=0.3`). It is trained for every seed on
+A row is a recipe, which may have changed options (`spen:steps=5:hidden=100`). It is trained for every seed on
 the whole data set (columns dev and test) and, with a genre to leave out, on the data set without it (column out of
 domain). Each run has a folder of its own, OUT/DATA/ROW/seed-N or OUT/DATA/without-GENRE/ROW/seed-N, so that rows can be
 trained in parallel and in any order; the base of a row is trained first.
