@@ -150,7 +150,7 @@ def take(values: Tensor, place: Tensor) -> Tensor:  # (B, N, D), (B, M) → (B, 
 
 
 def _relations(mask: Tensor, spans: Tensor, owner: Tensor, share: Tensor) -> Tensor:  # (B, RELATIONS, N, N)
-    """Which relation two different valid arcs have; of the last, ``share`` (B,)."""
+    """1 where two different valid arcs have a relation, and ``share`` (B,) for the last relation; 0 elsewhere."""
     different = ~torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
     both = mask[:, :, None] & mask[:, None, :] & different
     same = owner[:, :, None] == owner[:, None]
